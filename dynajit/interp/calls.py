@@ -28,13 +28,13 @@ from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
-from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
+from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length, drain
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.registry import Model
 from dynajit.values.core.slots import by_rule
-from dynajit.values.core.value import Direct, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
@@ -390,16 +390,7 @@ class Calls(Tracer):
         """All items of an iterable."""
         if isinstance(value, SequenceVal):
             return value.values(self)
-        iterator = value.iterate(self)
-        if isinstance(iterator, IteratorVal):
-            return iterator.drain(self)
-        items: list[Value] = []
-        while True:
-            try:
-                items.append(iterator.next(self))
-            except Exhausted:
-                return items
-            check_length(len(items))
+        return drain(self, value.iterate(self))
 
     def unpack_hinted(self, value: Value) -> list[Value]:
         """As `unpack`, for those that ask an object for its length before they read it: `list`, `tuple`, `[*x]`."""

@@ -49,18 +49,19 @@ class IteratorVal(Value):
     def iterate(self, tx: Tracer) -> Value:
         return self
 
-    def drain(self, tx: Tracer) -> list[Value]:
-        """All remaining items."""
-        items: list[Value] = []
-        while True:
-            try:
-                items.append(self.next(tx))
-            except Exhausted:
-                return items
-            check_length(len(items))
-
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)
+
+
+def drain(tx: Tracer, iterator: Value) -> list[Value]:
+    """All remaining items of an iterator, a user's own or not."""
+    items: list[Value] = []
+    while True:
+        try:
+            items.append(iterator.next(tx))
+        except Exhausted:
+            return items
+        check_length(len(items))
 
 
 class PositionIterator(IteratorVal):
@@ -146,6 +147,7 @@ def _length(value: Any) -> int:
 
 class EnumerateIterator(IteratorVal):
     kind = enumerate
+    child_names = ("inner",)
 
     def __init__(self, inner: IteratorVal, start: int) -> None:
         self.inner = inner
@@ -156,9 +158,6 @@ class EnumerateIterator(IteratorVal):
         index = self.index
         tx.journal.set_attr(self, "index", index + 1)
         return tx.new_tuple([ConstVal(index), item])
-
-    def children(self) -> Sequence[Value]:
-        return (self.inner,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(enumerate, self.inner, self.index)

@@ -8,7 +8,7 @@ in CPython. `hash_of` is the built-in function `hash`.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from dynajit.bytecode.return_action import HASHED
@@ -68,6 +68,7 @@ class IdVal(Value):
     """`id(obj)`: a number that only the running program knows. It can be compared, and be a key."""
 
     kind = int
+    child_names = ("target",)
 
     def __init__(self, target: Value) -> None:
         self.target = target
@@ -86,9 +87,6 @@ class IdVal(Value):
         if not tx.ids_are_keys:
             tx.journal.set_attr(tx, "ids_are_keys", True)
         return object_key(tx, self.target, _IdKey)
-
-    def children(self) -> Sequence[Value]:
-        return (self.target,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(id, self.target)

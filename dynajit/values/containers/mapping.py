@@ -428,6 +428,8 @@ def _dict_iterator_at(mapping: Any, what: str, index: int, backwards: bool) -> A
 class DictViewVal(SetLike):
     """`d.keys()`, `d.values()`, `d.items()`."""
 
+    child_names = ("mapping",)
+
     def __init__(self, mapping: DictVal, what: str) -> None:
         self.mapping = mapping
         self.what = what
@@ -472,9 +474,6 @@ class DictViewVal(SetLike):
 
     def as_operand(self, entries: dict[Any, Value]) -> History:
         return view_of(entries, self.what, self.mapping.kind is dict)
-
-    def children(self) -> Sequence[Value]:
-        return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(getattr(self.mapping.kind, self.what), self.mapping)

@@ -17,6 +17,7 @@ class BoundMethod(Value):
     """A method written in C of `owner`, not yet called."""
 
     kind = types.BuiltinMethodType
+    child_names: tuple[str, ...] = ("owner",)
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner = owner
@@ -31,9 +32,6 @@ class BoundMethod(Value):
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return self.owner.call_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
 
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
     def rebuild(self, out: Any) -> None:
         out.push(self.owner)
         out.emit.load_attr(self.name)
@@ -41,6 +39,8 @@ class BoundMethod(Value):
 
 class BoundBuiltin(BoundMethod):
     """A C method bound to a model, such as `items.append`."""
+
+    child_names = ("owner", "function")
 
     def __init__(self, owner: Value, name: str, function: Value) -> None:
         super().__init__(owner, name)
@@ -62,9 +62,6 @@ class BoundBuiltin(BoundMethod):
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner, self.function)
 
     def rebuild(self, out: Any) -> None:
         """Bound to the very function: by name a subclass's own would be found."""

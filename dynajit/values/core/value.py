@@ -207,6 +207,8 @@ class Value:
     node: Any = None
     # whether `real()` is the very object, which is known by its identity
     has_identity: bool = False
+    # the attributes that hold the values `children` gives, or None
+    child_names: tuple[str, ...] = ()
     # as NumPy's: of two operands the array of the higher one computes
     array_priority: int = 0
 
@@ -340,7 +342,7 @@ class Value:
 
     def children(self) -> Sequence[Value]:
         """The values that must exist before this one can be rebuilt in generated code."""
-        return ()
+        return [child for name in self.child_names if (child := getattr(self, name)) is not None]
 
     def rebuildable(self) -> bool:
         """Whether `rebuild` can push the object."""

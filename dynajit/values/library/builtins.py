@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import enum
 import functools
 import itertools
@@ -47,6 +48,7 @@ from dynajit.values.containers.iterators import (
 )
 from dynajit.values.containers.keys import IdVal, hash_of
 from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.ranges import make_range
 from dynajit.values.containers.sequence import ListVal, TupleVal, sort_values
 from dynajit.values.containers.sets import SetVal
@@ -380,9 +382,9 @@ def tuple_(tx: Tracer, items: Value | None = None) -> Value:
     return TupleVal(_hinted(tx, items))
 
 
-@constructor(dict)
-def dict_(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
-    made = DictVal()
+@models_of(dict, collections.OrderedDict)
+def dict_(kind: Any, tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
+    made = DictVal() if kind is dict else OrderedDictVal()
     made.call_method(tx, "update", [other] if other is not None else [], kwargs)
     return made
 

@@ -36,6 +36,7 @@ class WeakRefVal(Value):
     """`weakref.ref(target)`. There is one for an object, as in CPython."""
 
     kind = weakref.ref
+    child_names = ("target",)
 
     def __init__(self, target: Value) -> None:
         self.target = target
@@ -65,9 +66,6 @@ class WeakRefVal(Value):
         if not (_is_held(tx, target) if target.source is not None else _is_reached(tx, target)):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
         return target
-
-    def children(self) -> Sequence[Value]:
-        return (self.target,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(weakref.ref, self.target)

@@ -28,7 +28,6 @@ from dynajit.values import polyfills
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.iterators import SequenceIterator
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
 from dynajit.values.core.registry import Model, asked_first, builtin, by_tracing, constructor, models_of, pure
@@ -174,13 +173,6 @@ def default_dict(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
 def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
     limit = None if is_none(maxlen) else _count(tx, maxlen, "maxlen")  # type: ignore[arg-type]
     return DequeVal(tx.unpack(items) if items is not None else [], limit)
-
-
-@constructor(collections.OrderedDict)
-def ordered_dict(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
-    made = OrderedDictVal()
-    made.call_method(tx, "update", [other] if other is not None else [], kwargs)
-    return made
 
 
 # ------------------------------------------------------------------------------------------------ operator and others

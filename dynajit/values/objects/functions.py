@@ -441,6 +441,7 @@ class MethodVal(Value):
     """A function bound to an object."""
 
     kind = types.MethodType
+    child_names = ("owner", "function")
 
     def __init__(self, owner: Value, function: Value) -> None:
         self.owner = owner
@@ -466,9 +467,6 @@ class MethodVal(Value):
     def real(self) -> Any:
         return types.MethodType(self.function.real(), self.owner.real())
 
-    def children(self) -> Sequence[Value]:
-        return (self.owner, self.function)
-
     def rebuild(self, out: Any) -> None:
         out.call_on(types.MethodType, self.function, self.owner)
 
@@ -477,6 +475,7 @@ class SuperVal(Value):
     """`super(cls, obj)`."""
 
     kind = super
+    child_names = ("obj",)
 
     def __init__(self, cls: type, obj: Value, start: type) -> None:
         self.cls = cls
@@ -485,9 +484,6 @@ class SuperVal(Value):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.super_attribute(self, name)
-
-    def children(self) -> Sequence[Value]:
-        return (self.obj,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(super, self.cls, self.obj)

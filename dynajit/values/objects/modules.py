@@ -98,6 +98,7 @@ class ProxyVal(Value):
     """`types.MappingProxyType`: a dictionary that can only be read."""
 
     kind = types.MappingProxyType
+    child_names = ("mapping",)
 
     def __init__(self, mapping: Value, source: Source | None = None) -> None:
         self.mapping = mapping
@@ -125,9 +126,6 @@ class ProxyVal(Value):
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         raise tx.raised(TypeError, "'mappingproxy' object does not support item assignment")
-
-    def children(self) -> Sequence[Value]:
-        return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(types.MappingProxyType, self.mapping)

@@ -39,6 +39,7 @@ class PartialVal(Value):
     """functools.partial."""
 
     kind = functools.partial
+    child_names = ("function", "args")
 
     def __init__(
         self, function: Value, args: Value, keywords: DictVal | None, source: Source | None = None, real: Any = None
@@ -93,9 +94,6 @@ class PartialVal(Value):
         return tx.call(self.function, [*tx.unpack(self.args), *args], {**self.named(tx), **kwargs}, direct)
 
     # -- generated code
-
-    def children(self) -> Sequence[Value]:
-        return (self.function, self.args)
 
     def fill_children(self) -> Sequence[Value]:
         return [*DictVal.children(self.keywords), *self.attributes.entry_values()]

@@ -323,11 +323,10 @@ class UnreadConst(Unread):
 class ConstMethod(BoundMethod):
     """A C method of an immutable object, such as `"a".join`."""
 
+    child_names = ()
+
     def py_type(self) -> type:
         return type(getattr(self.owner.hint, self.name))
-
-    def children(self) -> Sequence[Value]:
-        return ()
 
     def real(self) -> Any:
         return getattr(self.owner.value, self.name)

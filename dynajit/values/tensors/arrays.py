@@ -58,6 +58,7 @@ class ArrayVal(Value):
     viewed = False  # whether another array looks at the memory
 
     array_priority = 1
+    child_names = ("owner",)
 
     def __init__(self, array: Any, owner: ArrayVal | None = None, source: Source | None = None) -> None:
         self.array = array
@@ -147,9 +148,6 @@ class ArrayVal(Value):
 
     def hash_key(self, tx: Tracer) -> object:
         return self.array if self.is_scalar else super().hash_key(tx)
-
-    def children(self) -> Sequence[Value]:
-        return () if self.owner is None else (self.owner,)
 
     def rebuild(self, out: Any) -> None:
         owner = self.owner

@@ -105,6 +105,7 @@ class GraphArrayVal(Value):
     that a tensor gives, whose `base` is the tensor."""
 
     array_priority = 2
+    child_names = ("tensor",)
 
     def __init__(
         self,
@@ -249,9 +250,6 @@ class GraphArrayVal(Value):
         # NumPy tells autograd of no write
         memory = self.tensor.getattr(tx, "data")
         tx.torch_op("call_method", "copy_", [memory, as_tensor(tx, value, self.dtype)], {})
-
-    def children(self) -> Sequence[Value]:
-        return (self.tensor,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(self._maker(), self.tensor)

@@ -35,6 +35,7 @@ class VaryingScalar(ArrayVal):
 
     symbolic = True
     owner = None
+    child_names = ("number",)
 
     def __init__(self, kind: type, number: SymVal, bound: int, source: Source | None = None) -> None:
         self.kind = kind
@@ -74,9 +75,6 @@ class VaryingScalar(ArrayVal):
         if name == "item" and not args and not kwargs:
             return self.number
         return super().call_method(tx, name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        return (self.number,)
 
     def rebuild(self, out: Any) -> None:
         out.call_on(self.kind, self.number)
