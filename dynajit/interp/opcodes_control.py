@@ -6,6 +6,7 @@ In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from typing import Any
 
 from dynajit.bytecode import Instr
@@ -25,7 +26,7 @@ from dynajit.values.objects.generators import stop_iteration_error
 from dynajit.values.objects.lookup import is_iterable
 from dynajit.values.objects.objects import ClassVal
 from dynajit.values.objects.opaque import OpaqueVal
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 
 
 @opcode("JUMP", simple=True)
@@ -33,31 +34,18 @@ def jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.ip = instr.target  # type: ignore[assignment]
 
 
-@opcode("POP_JUMP_IF_TRUE")
-def pop_jump_if_true(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if frame.pop().truth(tx):
-        frame.ip = instr.target  # type: ignore[assignment]
+_JUMPS_IF: dict[str, Callable[[Any, Value], bool]] = {
+    "POP_JUMP_IF_TRUE": lambda tx, value: value.truth(tx),
+    "POP_JUMP_IF_FALSE": lambda tx, value: not value.truth(tx),
+    "POP_JUMP_IF_NONE": lambda tx, value: is_none(value),
+    "POP_JUMP_IF_NOT_NONE": lambda tx, value: not is_none(value),
+}
 
 
-@opcode("POP_JUMP_IF_FALSE")
-def pop_jump_if_false(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if not frame.pop().truth(tx):
-        frame.ip = instr.target  # type: ignore[assignment]
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, ConstVal) and value.value is None
-
-
-@opcode("POP_JUMP_IF_NONE", simple=True)
-def pop_jump_if_none(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if _is_none(frame.pop()):
-        frame.ip = instr.target  # type: ignore[assignment]
-
-
-@opcode("POP_JUMP_IF_NOT_NONE", simple=True)
-def pop_jump_if_not_none(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if not _is_none(frame.pop()):
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", simple=True)
+def pop_jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if _JUMPS_IF[instr.op](tx, frame.pop()):
         frame.ip = instr.target  # type: ignore[assignment]
 
 
@@ -199,13 +187,13 @@ def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
         handled = tx.exceptions.topmost()
         if handled is None:
             raise GraphBreak(breaks.RAISES, "the exception that the caller handles")
-        if _is_none(handled):
+        if is_none(handled):
             raise tx.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
     cause = frame.pop() if instr.arg == 2 else None
     error = _exception_instance(tx, frame.pop())
     if cause is not None:
-        error.setattr(tx, "__cause__", cause if _is_none(cause) else _exception_instance(tx, cause))
+        error.setattr(tx, "__cause__", cause if is_none(cause) else _exception_instance(tx, cause))
     tx.journal.set_attr(error, "traceback", None)  # this frame is added to whatever it was
     raise Raised(error)
 
@@ -306,14 +294,14 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     sent = frame.pop()
     receiver = frame.stack[-1]
     try:
-        if _is_none(sent):
+        if is_none(sent):
             frame.push(receiver.next(tx))
         else:
             frame.push(receiver.call_method(tx, "send", [sent], {}))
     except Exhausted as end:
         value = end.value or ConstVal(None)
     except Raised as end:
-        if _is_none(sent) or not end.is_a(StopIteration):
+        if is_none(sent) or not end.is_a(StopIteration):
             raise
         value = end.value.getattr(tx, "value")
     else:

@@ -5,11 +5,12 @@ In: canonical instructions. Out: handlers in `dispatch.HANDLERS`; the meaning of
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr, target
@@ -32,10 +33,96 @@ from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.unread import join_texts
 
 
-@opcode("LOAD_ATTR")
-def load_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    owner = frame.pop()
-    frame.push(tx.getattr(owner, instr.arg))
+def _convert(tx: Any, value: Value, conversion: str | None, direct: Direct = None) -> Value:
+    """f"{value!r}" and its kin."""
+    if conversion is None:
+        return value
+    converted: Value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {}, direct)
+    return converted
+
+
+def _slice(start: Value, stop: Value) -> Value:
+    return make_slice([start, stop, ConstVal(None)])
+
+
+def _new_dict(tx: Any, keys: Iterable[Value], values: Iterable[Value]) -> Value:
+    made = DictVal()
+    for key, value in zip(keys, values, strict=True):
+        made.setitem(tx, key, value)
+    return made
+
+
+# Opcodes that take so many values off the stack and push one: of the interpreter, the argument and these values.
+_GIVING: dict[str, tuple[int, Callable[..., Value]]] = {
+    "LOAD_ATTR": (1, lambda tx, name, owner: tx.getattr(owner, name)),
+    "BINARY_OP": (2, lambda tx, symbol, left, right: operators.binary(tx, symbol, left, right)),
+    "COMPARE_OP": (2, lambda tx, symbol, left, right: operators.compare(tx, symbol, left, right)),
+    "IS_OP": (2, lambda tx, no, left, right: ConstVal(operators.same_object(tx, left, right) != bool(no))),
+    "CONTAINS_OP": (2, lambda tx, no, item, container: ConstVal(container.contains(tx, item) != bool(no))),
+    "UNARY_NOT": (1, lambda tx, _, value: ConstVal(not value.truth(tx))),
+    "UNARY_NEGATIVE": (1, lambda tx, _, value: operators.unary(tx, "UNARY_NEGATIVE", value)),
+    "UNARY_POSITIVE": (1, lambda tx, _, value: operators.unary(tx, "UNARY_POSITIVE", value)),
+    "UNARY_INVERT": (1, lambda tx, _, value: operators.unary(tx, "UNARY_INVERT", value)),
+    "TO_BOOL": (1, lambda tx, _, value: ConstVal(value.truth(tx))),
+    "BINARY_SUBSCR": (2, lambda tx, _, owner, key: owner.getitem(tx, key)),
+    "BINARY_SLICE": (3, lambda tx, _, owner, start, stop: owner.getitem(tx, _slice(start, stop))),
+    "CONVERT_VALUE": (1, lambda tx, conversion, value: _convert(tx, value, conversion, FORMATTED)),
+    "LIST_TO_TUPLE": (1, lambda tx, _, items: TupleVal(tx.unpack(items))),
+    "GET_ITER": (1, lambda tx, _, items: items.iterate(tx)),
+    "GET_YIELD_FROM_ITER": (1, lambda tx, _, items: items.iterate(tx)),
+}
+# Those that push nothing.
+_CHANGING: dict[str, tuple[int, Callable[..., None]]] = {
+    "STORE_ATTR": (2, lambda tx, name, value, owner: owner.setattr(tx, name, value)),
+    "DELETE_ATTR": (1, lambda tx, name, owner: owner.delattr(tx, name)),
+    "STORE_SUBSCR": (3, lambda tx, _, value, owner, key: owner.setitem(tx, key, value)),
+    "DELETE_SUBSCR": (2, lambda tx, _, owner, key: owner.delitem(tx, key)),
+    "STORE_SLICE": (4, lambda tx, _, value, owner, start, stop: owner.setitem(tx, _slice(start, stop), value)),
+}
+# Those that add so many values to a container that their argument finds on the stack below.
+_ADDING: dict[str, tuple[int, Callable[..., Any]]] = {
+    "LIST_APPEND": (1, lambda tx, container, item: container.call_method(tx, "append", [item], {})),
+    "SET_ADD": (1, lambda tx, container, item: container.call_method(tx, "add", [item], {})),
+    "SET_UPDATE": (1, lambda tx, container, items: container.call_method(tx, "update", [items], {})),
+    "MAP_ADD": (2, lambda tx, container, key, value: container.setitem(tx, key, value)),
+}
+# Those that make one value of as many as their argument says, which can break or raise or can't.
+_PLAIN: dict[str, Callable[[list[Value]], Value]] = {"BUILD_TUPLE": TupleVal, "BUILD_LIST": ListVal}
+_MAKING: dict[str, tuple[int, Callable[..., Value]]] = {
+    "BUILD_SET": (1, lambda tx, parts: SetVal.of(tx, parts)),
+    "BUILD_SLICE": (1, lambda tx, parts: _slice(*parts) if len(parts) == 2 else make_slice(parts)),
+    "BUILD_STRING": (1, lambda tx, parts: join_texts(tx, parts)),
+    "BUILD_MAP": (2, lambda tx, parts: _new_dict(tx, parts[::2], parts[1::2])),
+}
+
+
+def _give(count: int, step: Callable[..., Value], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(step(tx, instr.arg, *frame.popn(count)))
+
+
+def _change(count: int, step: Callable[..., None], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    step(tx, instr.arg, *frame.popn(count))
+
+
+def _add(count: int, step: Callable[..., Any], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    values = frame.popn(count)
+    step(tx, frame.stack[-instr.arg], *values)
+
+
+def _make(each: int, step: Callable[..., Value], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(step(tx, frame.popn(each * instr.arg)))
+
+
+def _make_plain(kind: Callable[[list[Value]], Value], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(kind(frame.popn(instr.arg)))
+
+
+_TABLES: Any = ((_give, _GIVING), (_change, _CHANGING), (_add, _ADDING), (_make, _MAKING))
+for _handler, _table in _TABLES:
+    for _name, _row in _table.items():
+        opcode(_name)(functools.partial(_handler, *_row))
+for _name, _kind in _PLAIN.items():
+    opcode(_name, simple=True)(functools.partial(_make_plain, _kind))
 
 
 @opcode("LOAD_METHOD")
@@ -56,142 +143,10 @@ def load_super_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
         frame.push(found)
 
 
-@opcode("STORE_ATTR")
-def store_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    value, owner = frame.popn(2)
-    owner.setattr(tx, instr.arg, value)
-
-
-@opcode("DELETE_ATTR")
-def delete_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.pop().delattr(tx, instr.arg)
-
-
-@opcode("BINARY_OP")
-def binary_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    left, right = frame.popn(2)
-    frame.push(operators.binary(tx, instr.arg, left, right))
-
-
-@opcode("COMPARE_OP")
-def compare_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    left, right = frame.popn(2)
-    frame.push(operators.compare(tx, instr.arg, left, right))
-
-
-@opcode("IS_OP")
-def is_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    left, right = frame.popn(2)
-    frame.push(ConstVal(operators.same_object(tx, left, right) != bool(instr.arg)))
-
-
-@opcode("CONTAINS_OP")
-def contains_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    item, container = frame.popn(2)
-    frame.push(ConstVal(container.contains(tx, item) != bool(instr.arg)))
-
-
-@opcode("UNARY_NOT")
-def unary_not(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(ConstVal(not frame.pop().truth(tx)))
-
-
-@opcode("TO_BOOL")
-def to_bool(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(ConstVal(frame.pop().truth(tx)))
-
-
-@opcode("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")
-def unary(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(operators.unary(tx, instr.op, frame.pop()))
-
-
-@opcode("BINARY_SUBSCR")
-def binary_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    owner, key = frame.popn(2)
-    frame.push(owner.getitem(tx, key))
-
-
-@opcode("STORE_SUBSCR")
-def store_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    value, owner, key = frame.popn(3)
-    owner.setitem(tx, key, value)
-
-
-@opcode("DELETE_SUBSCR")
-def delete_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    owner, key = frame.popn(2)
-    owner.delitem(tx, key)
-
-
-@opcode("BINARY_SLICE")
-def binary_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    owner, start, stop = frame.popn(3)
-    frame.push(owner.getitem(tx, make_slice([start, stop, ConstVal(None)])))
-
-
-@opcode("STORE_SLICE")
-def store_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    value, owner, start, stop = frame.popn(4)
-    owner.setitem(tx, make_slice([start, stop, ConstVal(None)]), value)
-
-
-@opcode("BUILD_TUPLE", simple=True)
-def build_tuple(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(TupleVal(frame.popn(instr.arg)))
-
-
-@opcode("BUILD_LIST", simple=True)
-def build_list(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(ListVal(frame.popn(instr.arg)))
-
-
-@opcode("BUILD_SET")
-def build_set(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(SetVal.of(tx, frame.popn(instr.arg)))
-
-
-@opcode("BUILD_SLICE")
-def build_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    parts = frame.popn(instr.arg)
-    frame.push(make_slice(parts if len(parts) == 3 else [*parts, ConstVal(None)]))
-
-
-@opcode("BUILD_MAP")
-def build_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    parts = frame.popn(2 * instr.arg)
-    made = DictVal()
-    for key, value in zip(parts[::2], parts[1::2], strict=True):
-        made.setitem(tx, key, value)
-    frame.push(made)
-
-
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    keys = frame.pop().const()
-    made = DictVal()
-    for key, value in zip(keys, frame.popn(instr.arg), strict=True):
-        made.setitem(tx, tx.from_real(key), value)
-    frame.push(made)
-
-
-@opcode("BUILD_STRING")
-def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    parts = frame.popn(instr.arg)
-    frame.push(join_texts(tx, parts))
-
-
-def _convert(tx: Any, value: Value, conversion: str | None, direct: Direct = None) -> Value:
-    """f"{value!r}" and its kin."""
-    if conversion is None:
-        return value
-    converted: Value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {}, direct)
-    return converted
-
-
-@opcode("CONVERT_VALUE")
-def convert_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(_convert(tx, frame.pop(), instr.arg, FORMATTED))
+    keys = [tx.from_real(key) for key in frame.pop().const()]
+    frame.push(_new_dict(tx, keys, frame.popn(instr.arg)))
 
 
 @opcode("FORMAT_VALUE")
@@ -214,30 +169,6 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if not is_iterable(kind):
         raise GraphBreak(breaks.RAISES, f"TypeError: value after * must be an iterable, not {kind.__name__}")
     target.replace(tx, [*target.values(tx), *tx.unpack_hinted(other)])
-
-
-@opcode("LIST_APPEND")
-def list_append(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    item = frame.pop()
-    frame.stack[-instr.arg].call_method(tx, "append", [item], {})
-
-
-@opcode("SET_ADD")
-def set_add(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    item = frame.pop()
-    frame.stack[-instr.arg].call_method(tx, "add", [item], {})
-
-
-@opcode("SET_UPDATE")
-def set_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    other = frame.pop()
-    frame.stack[-instr.arg].call_method(tx, "update", [other], {})
-
-
-@opcode("MAP_ADD")
-def map_add(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    key, value = frame.popn(2)
-    frame.stack[-instr.arg].setitem(tx, key, value)
 
 
 @opcode("DICT_UPDATE")
@@ -265,11 +196,6 @@ def dict_merge(tx: Any, frame: SymFrame, instr: Instr) -> None:
                 raise tx.raised(TypeError, f"{name}() got multiple values for keyword argument {key.const()!r}")
             raise GraphBreak(breaks.RAISES, f"TypeError: got multiple values for keyword argument {key.describe()}")
         merged.setitem(tx, key, value)
-
-
-@opcode("LIST_TO_TUPLE")
-def list_to_tuple(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(TupleVal(tx.unpack(frame.pop())))
 
 
 def _unpackable(tx: Any, value: Value) -> list[Value]:
@@ -301,11 +227,6 @@ def unpack_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     rest = len(items) - after
     parts: list[Value] = [*items[:before], ListVal(items[before:rest]), *items[rest:]]
     frame.stack.extend(reversed(parts))
-
-
-@opcode("GET_ITER", "GET_YIELD_FROM_ITER")
-def get_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(frame.pop().iterate(tx))
 
 
 @opcode("FOR_ITER")

@@ -21,4 +21,4 @@ def test_no_handler_without_an_opcode() -> None:
 
 def test_handlers_live_in_the_opcode_files() -> None:
     modules = {module.__name__ for module in machine.OPCODE_MODULES}
-    assert {handler.__module__ for handler in HANDLERS.values()} == modules
+    assert {getattr(handler, "func", handler).__module__ for handler in HANDLERS.values()} == modules
