@@ -8,7 +8,6 @@ how many there are. A second part runs a loop of 1,000 iterations with a break i
 operations with more and more breaks, whose time should follow the operations and not their product with the breaks.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -227,7 +226,7 @@ def trace_seconds(compiler: str, breaks: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/breaks.md")
     options = parser.parse_args()
     torch.set_num_threads(1)

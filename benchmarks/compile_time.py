@@ -125,12 +125,11 @@ def verdict(shares: dict[str, list[float]], failures: list[str], importing: floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/compile_time.md")
-    for hidden in ("--program", "--compiler", "--out"):
+    for hidden in ("--program", "--compiler"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(1)

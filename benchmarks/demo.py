@@ -172,16 +172,15 @@ def summary(all_facts: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("--quick", action="store_true", help="fewer programs, shorter timing")
     parser.add_argument("--only", default="", help="regular expression over the names")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default 1: less noise)")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/demo.md")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    for hidden in ("--model", "--compiler", "--phase", "--out"):
+    for hidden in ("--model", "--compiler", "--phase"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(options.threads)

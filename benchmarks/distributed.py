@@ -11,7 +11,6 @@ The second table (`--overlap`: that one alone) is of DistributedDataParallel wit
 of the profiler's, the share of the time in which gradients are on their way in which a node of autograd's computes.
 """
 
-import argparse
 import datetime
 import json
 import re
@@ -302,7 +301,7 @@ def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/distributed.md")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--overlap", action="store_true", help="the second table alone")

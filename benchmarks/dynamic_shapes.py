@@ -9,7 +9,6 @@ the one for this size alone. Returns 1 where one is missed.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -105,7 +104,7 @@ def rows(name: str, calls: int) -> list[list[str]]:
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--calls", type=int, default=60, help="of each of the three at each size")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/dynamic_shapes.md")
     options = parser.parse_args()

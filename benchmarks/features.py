@@ -7,7 +7,6 @@ the bit. Graphs and breaks are those of all three calls; what the third one comp
 function behind `@feature` that gives a function and its arguments.
 """
 
-import argparse
 import contextlib
 import copy
 import dataclasses
@@ -150,7 +149,7 @@ def breaks_of(compiler: str) -> tuple[int, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("only", nargs="?", default="", metavar="REGEX", help="features and areas to look at")
     parser.add_argument("--compiler", choices=list(sbs.COMPILERS), help="one compiler")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/features.md")

@@ -156,7 +156,7 @@ def body(arguments: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=64)
@@ -165,10 +165,8 @@ def main() -> None:
     parser.add_argument("--caches", nargs="*", default=list(CACHES), choices=list(CACHES))
     parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--no-first", dest="first", action="store_false", help="no fresh processes")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     parser.add_argument("--save", action="store_true", help="write the table to benchmarks/results/generate.md")
     arguments = parser.parse_args()
     if arguments.child:

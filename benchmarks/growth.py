@@ -9,7 +9,6 @@ exponent is the slope of the logarithms between the two largest rows, of what th
 "of goal": the row's seconds over 1.5 times the smallest row's and 5 ms for each layer.
 """
 
-import argparse
 import json
 import math
 import resource
@@ -72,7 +71,7 @@ def exponent(found: dict[int, dict[str, float]]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("--layers", default="1,4,16,64")
     parser.add_argument("--kind", choices=KINDS, default="gpt2")
     parser.add_argument("--compilers", default=",".join(sbs.COMPILERS))
@@ -80,8 +79,6 @@ def main() -> int:
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/growth.md (growth_llama_train.md, …)"
     )
-    parser.add_argument("--out", help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(1)

@@ -7,7 +7,6 @@ Each program calls 1, 10 or 100 functions of its own, of one kind, and is called
 measured, in rounds of all compilers. `over` is what a frame costs more than eager's.
 """
 
-import argparse
 import functools
 import os
 import statistics
@@ -126,7 +125,7 @@ def measured(kind: str, count: int, seconds: float) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--frames", default="1,10,100")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seconds", type=float, default=3.0, help="for each program")

@@ -10,7 +10,6 @@ Returns 1 where memory grows by more than a stated margin.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import tracemalloc
@@ -108,7 +107,7 @@ def row(name: str, count: int, found: tuple[float, float]) -> tuple[list[str], b
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--functions", type=int, default=10_000)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/memory_level.md")

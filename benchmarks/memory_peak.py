@@ -73,14 +73,12 @@ def measure(name: str, folder: str, mode: str, who: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("folder")
     parser.add_argument("--mode", nargs="*", default=["infer", "train"], choices=["infer", "train"])
     parser.add_argument("--models", default="", help="a regular expression; default: all")
     parser.add_argument("--rows", help="a JSON file with what was measured so far")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/memory_peak.md")
-    parser.add_argument("--out", help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--who", default=",".join(EVERYONE), help="of these; for the others what --rows has")
     options = parser.parse_args()
     if options.child:

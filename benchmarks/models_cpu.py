@@ -220,7 +220,7 @@ def run_models(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("folder")
     parser.add_argument("--mode", nargs="*", default=["infer", "train"], choices=["infer", "train"])
     parser.add_argument("--models", default="", help="a regular expression; default: all")
@@ -228,8 +228,6 @@ def main() -> int:
     parser.add_argument("--rows", help="a JSON file with the rows measured so far")
     parser.add_argument("--cache", help="a folder for the compilers' caches; default: an empty one for each model")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/models.md")
-    parser.add_argument("--out", help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(1)

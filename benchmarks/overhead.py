@@ -9,7 +9,6 @@ runs, `bare` shows the cost itself: the median of a call whose backend computes 
 function. Targets are the issue's.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -196,7 +195,7 @@ def bare_table(seconds: float) -> sbs.Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="of interleaved timing for each row")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/overhead.md")
     options = parser.parse_args()

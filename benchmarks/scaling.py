@@ -8,7 +8,6 @@ added after the first compile. `call`: microseconds of a compiled call whose bac
 argument binding, guards and dispatch. `parameters`: the same for a module that reads the sizes of N parameters.
 """
 
-import argparse
 import gc
 import statistics
 import time
@@ -115,7 +114,7 @@ def row(name: str, model: nn.Module, kwargs: dict[str, Any], repeats: int) -> tu
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("--layers", default="1,2,4,8,12,16,32,64")
     parser.add_argument("--parameters", default="8,64,256,1024")
     parser.add_argument("--repeats", type=int, default=3)

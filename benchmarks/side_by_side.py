@@ -9,6 +9,7 @@ alike; what is quoted is the median, and ratios are medians of the ratios within
 the CPU time of the process, which other programs on the machine do not stretch.
 """
 
+import argparse
 import compileall
 import functools
 import gc
@@ -168,6 +169,15 @@ def byte_compile() -> None:
     """Byte-compile dynajit, as an installer does: in some environments Python leaves it undone for a source tree, and
     each process would compile all files anew, which takes three times as long as to import them."""
     compileall.compile_dir(ROOT / "dynajit", quiet=2)
+
+
+def argument_parser(description: str | None, child: bool = False) -> argparse.ArgumentParser:
+    """For a benchmark's options. `child`: it is one that runs itself in new processes, by `run_child`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if child:
+        parser.add_argument("--out", help=argparse.SUPPRESS)
+        parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser
 
 
 def run_child(script: str, arguments: Sequence[str], cache: Path, timeout: float = 300) -> dict[str, Any]:

@@ -8,7 +8,6 @@ caches are empty; "kernels": what a compiler keeps by itself is there; "kept": v
 were looked at in that last process, which is to be 0.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -48,14 +47,12 @@ def in_new_process(arguments: list[str], cache: Path, keep: bool) -> dict[str, A
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__, child=True)
     parser.add_argument("--layers", default="2,12,48")
     parser.add_argument("--kind", choices=growth.KINDS, default="gpt2")
     parser.add_argument("--compilers", default="dynajit")
     parser.add_argument("--cold-model", action="store_true", help="no eager call before the compiled one")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/warm_start.md")
-    parser.add_argument("--out", help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(1)

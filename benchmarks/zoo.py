@@ -295,7 +295,7 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sbs.argument_parser(__doc__)
     parser.add_argument("names", nargs="*", help="parts of names")
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS)
