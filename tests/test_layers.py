@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dynajit"
 MAX_LINES = 800
 
-BASE = ["_C", "exc", "config", "torch_compat", "symbols", "locks", "op_facts", "wrappers", "report"]
+BASE = ["_C", "exc", "config", "torch_compat", "symbols", "nested", "locks", "op_facts", "wrappers", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "kept", "capture", "api"]

@@ -43,6 +43,7 @@ from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Origin, Program, S
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_in
+from dynajit.nested import map_leaves
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, scalars_in, values_in
@@ -158,7 +159,7 @@ class _Planner:
                 self._kernel(unit)
             else:
                 self._extern(unit)
-        outputs = tuple(self._output(value) for value in program.outputs)
+        outputs = tuple(self._ref(v) if isinstance(v, (Value, NameRef)) else v for v in program.outputs)
         self._finish()
         checked = gm if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None
         plan = Plan(
@@ -260,23 +261,9 @@ class _Planner:
         target = extern.target
         if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.version_exempt:
             target = copy_uncounted
-        args = self._arguments(extern.args)
-        kwargs = self._arguments(extern.kwargs)
+        args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (Value, NameRef))
         self.steps.append(ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases))
         self._sizes(extern.origins)
-
-    def _arguments(self, tree: Any) -> Any:
-        if isinstance(tree, Value):
-            return BufferRef(self._name(tree))
-        if isinstance(tree, NameRef):
-            return BufferRef(tree.name)
-        if isinstance(tree, (tuple, list)):
-            return type(tree)([self._arguments(item) for item in tree])
-        if isinstance(tree, dict):
-            return {key: self._arguments(item) for key, item in tree.items()}
-        if isinstance(tree, slice):
-            return slice(*(self._arguments(item) for item in (tree.start, tree.stop, tree.step)))
-        return tree
 
     def _name(self, value: Value) -> str:
         """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
@@ -304,10 +291,8 @@ class _Planner:
             self.steps.append(ViewStep(found, self._buffer(root), offset, own=own))
         return found
 
-    def _output(self, value: Any) -> Any:
-        if isinstance(value, Value):
-            return BufferRef(self._name(value))
-        return BufferRef(value.name) if isinstance(value, NameRef) else value
+    def _ref(self, value: Value | NameRef) -> BufferRef:
+        return BufferRef(self._name(value) if isinstance(value, Value) else value.name)
 
 
 # The ops a kernel fuses, the user's lines, and a name of the first ops.

@@ -26,6 +26,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
+from dynajit.nested import leaves_in
 
 
 def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
@@ -207,16 +208,3 @@ def names_in(step: Step) -> Iterator[str]:
 def refs_in(tree: Any) -> Iterator[BufferRef]:
     """The `BufferRef`s in nested arguments."""
     return (leaf for leaf in leaves_in(tree) if isinstance(leaf, BufferRef))
-
-
-def leaves_in(tree: Any) -> Iterator[Any]:
-    """What is in nested arguments."""
-    if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    elif isinstance(tree, slice):
-        tree = (tree.start, tree.stop, tree.step)
-    if isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from leaves_in(item)
-    else:
-        yield tree

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.nested import leaves_in
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
 # what they give depends on how large the memory is, too
@@ -109,7 +110,7 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
         if type(one) is not FakeTensor or not _is_ordinary(one):
             return None
         sharing = [arg for arg in _tensors(args) if arg is one or _memory(arg) == _memory(one)]
-        if sharing and (sharing[0] is not args[0] or len([*_tensors(args)]) > 1 or sharing[0] is one):
+        if sharing and (sharing[0] is not args[0] or len(_tensors(args)) > 1 or sharing[0] is one):
             return None  # which memory it is would have to be told by more than the metadata
         spec = _FakeResult(
             tuple(one.shape), one.stride(), int(one.storage_offset()), one.dtype, one.fake_device, bool(sharing)
@@ -122,14 +123,8 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
     return KnownResult(tuple(known), several, looks)
 
 
-def _tensors(args: Iterable[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            found.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            found += _tensors(arg)
-    return found
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    return [arg for arg in leaves_in(args) if isinstance(arg, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -31,6 +31,7 @@ from dynajit.loopir.nodes import (
     axis_of,
 )
 from dynajit.loopir.ops import CHECKS, OPS, REDUCTIONS
+from dynajit.nested import map_leaves
 
 _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
@@ -70,17 +71,14 @@ class _Interpreter:
                 self.names[name if isinstance(name, str) else name.name] = value
 
     def _argument(self, tree: Any) -> Any:
-        if isinstance(tree, Value):
-            # an axis that the position does not have is one along which nothing changes
-            grid = _grid(_axes(tree))
-            return self._element(tree.root, [_at(index, grid) for index in tree.position]).expand(tree.shape)
-        if isinstance(tree, NameRef):
-            return self.names[tree.name]
-        if isinstance(tree, (tuple, list)):
-            return type(tree)([self._argument(item) for item in tree])
-        if isinstance(tree, dict):
-            return {key: self._argument(item) for key, item in tree.items()}
-        return tree
+        return map_leaves(self._tensor, tree, (Value, NameRef))
+
+    def _tensor(self, value: Value | NameRef) -> Any:
+        if isinstance(value, NameRef):
+            return self.names[value.name]
+        # an axis that the position does not have is one along which nothing changes
+        grid = _grid(_axes(value))
+        return self._element(value.root, [_at(index, grid) for index in value.position]).expand(value.shape)
 
     def _scatter(self, tensor: Scatter) -> torch.Tensor:
         grid = _grid(list(zip(tensor.inner, tensor.domain, strict=True)))

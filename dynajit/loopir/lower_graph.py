@@ -54,6 +54,7 @@ from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
 from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
+from dynajit.nested import map_leaves
 from dynajit.op_facts import facts
 from dynajit.symbols import is_symbolic
 
@@ -262,7 +263,7 @@ class _Lowering:
         if node not in self.hosted and not _computed_on(out, self.device):
             return None
         if self.device.type != "cpu":
-            args, kwargs = _map(self._for_kernels, (args, kwargs), (Value, RuntimeFloat))
+            args, kwargs = map_leaves(self._for_kernels, (args, kwargs), (Value, RuntimeFloat))
         if not all(_lowerable(arg, self.device, dtypes) for arg in (*args, *kwargs.values())):
             return None
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
@@ -310,7 +311,7 @@ class _Lowering:
     def _extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
         in_place = node in self.tail
-        args, kwargs = _map(lambda value: self.in_memory(value), (args, kwargs), Value)
+        args, kwargs = map_leaves(self.in_memory, (args, kwargs), Value)
         if node in self.updates:
             target = _IN_PLACE[node.target]
             self._append_extern(
@@ -360,14 +361,14 @@ class _Lowering:
         """As `Caller` says."""
         name = self.calling.name
         name = name if name not in self.program.sources else self.build.name(f"{name}_")
-        args = _map(lambda value: self.in_memory(value), args, Value)
+        args = map_leaves(self.in_memory, args, Value)
         source = self._result(name, shape, stride, dtype)
         self._append_extern(self.calling, args, {}, (source,), single=True, target=target)
         return whole(source)
 
     def _call_library(self, target: Any, args: Any, kwargs: Any, *results: tuple[Any, torch.dtype]) -> Any:
         """As `Builder.call` says."""
-        args = _map(lambda value: self.in_memory(value), args, Value)
+        args = map_leaves(self.in_memory, args, Value)
         made = tuple(
             self._result(self.build.name("call"), shape, index.contiguous_strides(shape), dtype)
             for shape, dtype in results
@@ -401,7 +402,7 @@ class _Lowering:
         target = target or (node and node.target)
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
         if schema is not None and not _has_effect(target) and not facts(target).is_view:
-            args, kwargs = _map(self._first, (args, kwargs), Value)
+            args, kwargs = map_leaves(self._first, (args, kwargs), Value)
         pure_function = target is operator.getitem
         self.build.order += 1
         extern = Extern(
@@ -490,20 +491,6 @@ def _lowerable(arg: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -
     if isinstance(arg, (tuple, list)):
         return all(_lowerable(item, device, dtypes) for item in arg)
     return not isinstance(arg, (NameRef, complex))
-
-
-def _map(function: Callable[[Any], Any], tree: Any, kind: type | tuple[type, ...]) -> Any:
-    """`function` on the instances of `kind` in nested tuples, lists, dicts and slices."""
-    if isinstance(tree, kind):
-        return function(tree)
-    if isinstance(tree, (tuple, list)):
-        made = [_map(function, item, kind) for item in tree]
-        return tuple(made) if isinstance(tree, tuple) else made
-    if isinstance(tree, dict):
-        return {key: _map(function, item, kind) for key, item in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(_map(function, item, kind) for item in (tree.start, tree.stop, tree.step)))
-    return tree
 
 
 def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.codegen.memory import leaves_in, memories, names_in, refs_in
+from dynajit.codegen.memory import memories, names_in, refs_in
 from dynajit.codegen.plan import (
     AllocStep,
     BufferRef,
@@ -34,6 +34,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
+from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import facts
 from dynajit.runtime.plan_sizes import PlanSizes
 
@@ -303,20 +304,13 @@ def _call(step: ExternStep, given: tuple[Any, ...], *values: Any) -> tuple[Any, 
     """Call what is no operator of torch's, with these values of `_FILLED`."""
     table = dict(zip(given, values, strict=True))
 
-    def filled(tree: Any) -> Any:
-        if isinstance(tree, _FILLED):
-            return _C.float_of_bits(table[tree]) if isinstance(tree, RuntimeFloat) else table[tree]
-        if isinstance(tree, (tuple, list)):
-            return tuple(map(filled, tree)) if isinstance(tree, tuple) else list(map(filled, tree))
-        if isinstance(tree, dict):
-            return {key: filled(item) for key, item in tree.items()}
-        if isinstance(tree, slice):
-            return slice(filled(tree.start), filled(tree.stop), filled(tree.step))
-        return tree
+    def value_of(given: Any) -> Any:
+        return _C.float_of_bits(table[given]) if isinstance(given, RuntimeFloat) else table[given]
 
     # A torch-function mode saw the user's calls while they were traced; it must not see the plan's own as well.
     with torch._C.DisableTorchFunction():
-        result = step.target(*filled(step.args), **filled(dict(step.kwargs)))
+        args, kwargs = map_leaves(value_of, (step.args, dict(step.kwargs)), _FILLED)
+        result = step.target(*args, **kwargs)
     return (result,) if step.single else tuple(result)
 
 

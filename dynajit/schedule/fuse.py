@@ -37,6 +37,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
+from dynajit.nested import leaves_in
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
@@ -154,15 +155,7 @@ def row_of(full: Index, shape: Shape, outer: Sequence[bool]) -> Index:
 
 def values_in(tree: Any) -> Iterator[Value]:
     """The `Value`s in the arguments of an extern call."""
-    if isinstance(tree, Value):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from values_in(item)
-    elif isinstance(tree, dict):
-        yield from values_in(tuple(tree.values()))
-    elif isinstance(tree, slice):
-        yield from values_in((tree.start, tree.stop, tree.step))
+    return (leaf for leaf in leaves_in(tree) if isinstance(leaf, Value))
 
 
 def read_by_call(extern: Extern) -> set[Tensor]:

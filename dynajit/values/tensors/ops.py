@@ -27,6 +27,7 @@ from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
+from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
@@ -282,11 +283,7 @@ def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
 
 
 def _tensors_in(fakes: Any) -> list[torch.Tensor]:
-    if isinstance(fakes, torch.Tensor):
-        return [fakes]
-    if isinstance(fakes, (list, tuple)):
-        return [tensor for fake in fakes for tensor in _tensors_in(fake)]
-    return _tensors_in(list(fakes.values())) if isinstance(fakes, dict) else []
+    return [fake for fake in leaves_in(fakes) if isinstance(fake, torch.Tensor)]
 
 
 def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
