@@ -107,7 +107,7 @@ class Expressions:
 
     def _home(self, node: Scalar) -> int:
         """The outermost block in which the expression can be evaluated, of those that are run as often."""
-        missing = self._needs(node)
+        missing = self.needs_of(node)
         first = next((n for n, block in reversed(list(enumerate(self.blocks))) if block.guarded), 0)
         for n, block in enumerate(self.blocks):
             missing -= block.has
@@ -117,9 +117,6 @@ class Expressions:
 
     def needs_of(self, node: Scalar) -> Needs:
         """What the expression depends on."""
-        return self._needs(node)
-
-    def _needs(self, node: Scalar) -> Needs:
         found = self.needs.get(node)
         if found is None:
             found = self.needs[node] = self._find_needs(node)
@@ -136,7 +133,7 @@ class Expressions:
         if isinstance(node, Scratch):
             return frozenset({HERE})
         if isinstance(node, Op):
-            return frozenset[Axis | str]().union(*(self._needs(argument) for argument in node.arguments))
+            return frozenset[Axis | str]().union(*(self.needs_of(argument) for argument in node.arguments))
         return frozenset()
 
     # ---- indices that may be outside

@@ -9,25 +9,13 @@ import math
 
 import torch
 
+from dynajit.codegen.dtypes import DTYPES
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Position, Scalar
 from dynajit.loopir.size import UNBOUNDED, SizeSymbol, is_symbolic, size_symbols
 from dynajit.schedule.loops import Load
 
-MEMORY_TYPES = {
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.bfloat16: "uint16_t",
-    torch.float16: "uint16_t",
-    torch.bool: "uint8_t",
-    torch.uint8: "uint8_t",
-    torch.int8: "int8_t",
-    torch.int16: "int16_t",
-    torch.int32: "int32_t",
-    torch.int64: "int64_t",
-    torch.float8_e4m3fn: "uint8_t",
-    torch.float8_e5m2: "uint8_t",
-}
+MEMORY_TYPES = {dtype: names.c for dtype, names in DTYPES.items()}
 # What a value of that dtype is in an expression.
 VALUE_TYPES = MEMORY_TYPES | {torch.bfloat16: "float", torch.float16: "float", torch.bool: "int"}
 

@@ -15,41 +15,14 @@ import re
 import torch
 
 from dynajit.codegen import float8
+from dynajit.codegen.dtypes import DTYPES
 from dynajit.codegen.triton import mathlib
 from dynajit.loopir.nodes import Number, Tensor
 from dynajit.loopir.ops import OPS, REDUCTIONS
 
-TYPES = {
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
-    torch.bfloat16: "tl.bfloat16",
-    torch.float16: "tl.float16",
-    torch.bool: "tl.int1",
-    torch.uint8: "tl.uint8",
-    torch.int8: "tl.int8",
-    torch.int16: "tl.int16",
-    torch.int32: "tl.int32",
-    torch.int64: "tl.int64",
-    torch.float8_e4m3fn: "tl.uint8",
-    torch.float8_e5m2: "tl.uint8",
-}
+TYPES = {dtype: names.triton for dtype, names in DTYPES.items()}
 # What a value of that dtype is in an expression.
 VALUE_TYPES = TYPES | {torch.bfloat16: "tl.float32", torch.float16: "tl.float32"}
-# What a pointer to elements of that dtype is in a kernel's signature.
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.bool: "*u8",
-    torch.uint8: "*u8",
-    torch.int8: "*i8",
-    torch.int16: "*i16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-    torch.float8_e4m3fn: "*u8",
-    torch.float8_e5m2: "*u8",
-}
 _TO_8_BITS = """
 @triton.jit
 def dj_to_{name}(x):
@@ -67,6 +40,21 @@ _ROUNDED = """
 def dj_round_{name}(x):
     return tl.inline_asm_elementwise("{{ {code} }}", "=f,f", [x], tl.float32, is_pure=True, pack=1)
 """
+
+
+_COMBINED = """
+@triton.jit
+def dj_{name}(a, b):
+    return {value}
+"""
+_COMBINING = {
+    "max": "tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "min": "tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "mul": "a * b",
+    "add": "a + b",
+    "or": "a | b",
+    "and": "a & b",
+}
 
 
 class Unprintable(Exception):
@@ -170,42 +158,13 @@ def dj_intmod(a, b):
     r = a - a // b * b
     return tl.where(r < 0, r + b, r)
 """,
-    "dj_max": """
-@triton.jit
-def dj_max(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-""",
-    "dj_min": """
-@triton.jit
-def dj_min(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-""",
-    "dj_mul": """
-@triton.jit
-def dj_mul(a, b):
-    return a * b
-""",
-    "dj_add": """
-@triton.jit
-def dj_add(a, b):
-    return a + b
-""",
-    "dj_or": """
-@triton.jit
-def dj_or(a, b):
-    return a | b
-""",
-    "dj_and": """
-@triton.jit
-def dj_and(a, b):
-    return a & b
-""",
+    **{f"dj_{name}": _COMBINED.format(name=name, value=value) for name, value in _COMBINING.items()},
 }
 
 
 def parameter_type(tensor: Tensor) -> str:
     """What a kernel's signature has for the tensor."""
-    return "i64" if isinstance(tensor, Number) else POINTERS[tensor.dtype]
+    return "i64" if isinstance(tensor, Number) else DTYPES[tensor.dtype].pointer
 
 
 def operation(name: str, dtype: torch.dtype) -> str:

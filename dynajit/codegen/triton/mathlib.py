@@ -34,6 +34,23 @@ def special(node: Op) -> tuple[str, tuple[Scalar, ...]] | None:
     return None
 
 
+# x = (m + shift) * pi + r, pi in three parts; exact enough below 1e5, beyond which CUDA's library takes over.
+_SIN_OR_COS = """
+@triton.jit
+def dj_{name}(x):
+    if tl.reduce(tl.abs(x), None, dj_max) <= 100000.0:
+        {shifted}
+        m = t - 12582912.0{shift}
+        r = tl.fma(m, -3.1415927410125732, x)
+        r = tl.fma(m, 8.742277657347586e-08, r)
+        r = tl.fma(m, 3.4302490200117637e-15, r)
+        s = dj_sin_half(r)
+        s = (s.to(tl.int32, bitcast=True) ^ (t.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
+    else:  # or there is a NaN
+        s = lib.{name}(x)
+    return s
+"""
+
 TEXT: dict[str, str] = {
     # 1 - erf for x >= 0 as 2 to a polynomial; off by at most 1e-7.
     "dj_erfc": """
@@ -77,37 +94,10 @@ def dj_sin_half(r):
     p = tl.fma(p, u, -0.16666659712791443)
     return tl.fma(p, r * u, r)
 """,
-    # x = (m + shift) * pi + r, pi in three parts; exact enough below 1e5, beyond which CUDA's library takes over.
-    "dj_sin": """
-@triton.jit
-def dj_sin(x):
-    if tl.reduce(tl.abs(x), None, dj_max) <= 100000.0:
-        t = tl.fma(x, 0.31830987334251404, 12582912.0)
-        m = t - 12582912.0
-        r = tl.fma(m, -3.1415927410125732, x)
-        r = tl.fma(m, 8.742277657347586e-08, r)
-        r = tl.fma(m, 3.4302490200117637e-15, r)
-        s = dj_sin_half(r)
-        s = (s.to(tl.int32, bitcast=True) ^ (t.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
-    else:  # or there is a NaN
-        s = lib.sin(x)
-    return s
-""",
-    "dj_cos": """
-@triton.jit
-def dj_cos(x):
-    if tl.reduce(tl.abs(x), None, dj_max) <= 100000.0:
-        t = tl.fma(x, 0.31830987334251404, 0.5) + 12582912.0
-        m = t - 12582912.0 - 0.5
-        r = tl.fma(m, -3.1415927410125732, x)
-        r = tl.fma(m, 8.742277657347586e-08, r)
-        r = tl.fma(m, 3.4302490200117637e-15, r)
-        s = dj_sin_half(r)
-        s = (s.to(tl.int32, bitcast=True) ^ (t.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
-    else:  # or there is a NaN
-        s = lib.cos(x)
-    return s
-""",
+    "dj_sin": _SIN_OR_COS.format(name="sin", shifted="t = tl.fma(x, 0.31830987334251404, 12582912.0)", shift=""),
+    "dj_cos": _SIN_OR_COS.format(
+        name="cos", shifted="t = tl.fma(x, 0.31830987334251404, 0.5) + 12582912.0", shift=" - 0.5"
+    ),
     # For |x| <= 1.
     "dj_sin_unit": """
 @triton.jit
