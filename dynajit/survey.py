@@ -35,7 +35,7 @@ from dynajit.exc import ConfigError
 from dynajit.report import records
 from dynajit.report.survey import Capture, SavedBytes, SurveyReport, Times
 from dynajit.runtime import memory, toolchain
-from dynajit.verify import difference
+from dynajit.verify import difference, random_gradients
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -345,10 +345,8 @@ def _gradients(result: Any, leaves: dict[str, torch.Tensor]) -> dict[str, Any]:
     roots = _roots(result)
     if not roots or not leaves:
         return {}
-    generator = torch.Generator().manual_seed(_SEED)
-    weights = [torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root) for root in roots]
     try:
-        found = torch.autograd.grad(roots, [*leaves.values()], weights, allow_unused=True)
+        found = random_gradients(roots, [*leaves.values()])
     except RuntimeError as error:
         return {"error": type(error).__name__}
     return dict(zip(leaves, found, strict=True))

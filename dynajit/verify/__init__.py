@@ -6,6 +6,6 @@ One more thing compared: a method of `VerifiedGraph`.
 """
 
 from dynajit.verify.closeness import Difference, difference
-from dynajit.verify.graph import VerifiedGraph, check_graph, copies
+from dynajit.verify.graph import VerifiedGraph, check_graph, copies, random_gradients
 
-__all__ = ["Difference", "VerifiedGraph", "check_graph", "copies", "difference"]
+__all__ = ["Difference", "VerifiedGraph", "check_graph", "copies", "difference", "random_gradients"]

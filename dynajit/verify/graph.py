@@ -126,11 +126,15 @@ def _gradients(run: Run, inputs: Sequence[Any]) -> list[Any]:
     wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
     found: dict[int, Any] = {}
     if outputs and wanted:
-        generator = torch.Generator().manual_seed(0)
-        weights = [torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out) for out in outputs]
-        gradients = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
-        found = {id(value): gradient for value, gradient in zip(wanted, gradients, strict=True)}
+        found = dict(zip(map(id, wanted), random_gradients(outputs, wanted), strict=True))
     return [found.get(id(value)) for value in inputs]
+
+
+def random_gradients(roots: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """The gradient of a random sum of the roots for each leaf; None where there is none."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root) for root in roots]
+    return torch.autograd.grad(roots, leaves, weights, allow_unused=True)
 
 
 def copies(inputs: Sequence[Any], exact: bool = False) -> list[Any]:
