@@ -283,10 +283,10 @@ MAX_FOLDER_LINES = {
     "csrc/plan": 5389,
     "csrc/python": 1503,
     "dynajit": 4159,
-    "dynajit/aot": 7393,
+    "dynajit/aot": 7419,
     "dynajit/backends": 902,
     "dynajit/bytecode": 4266,
-    "dynajit/capture": 2456,
+    "dynajit/capture": 2540,
     "dynajit/codegen": 6043,
     "dynajit/exported": 1255,
     "dynajit/graph": 2188,
@@ -306,7 +306,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/objects": 3379,
     "dynajit/values/polyfills": 793,
     "dynajit/values/scalars": 1143,
-    "dynajit/values/tensors": 6229,
+    "dynajit/values/tensors": 6230,
     "dynajit/verify": 322,
 }
 

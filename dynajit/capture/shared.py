@@ -1,10 +1,10 @@
 """Equal `compile` calls share one session, and so its variants.
 
 In: what is compiled, and the choices. Out: the session that an equal call made before, or a new one. Functions are
-equal that have the same code and the like in their cells and defaults; what variants read of these is guarded. A
-session is kept as long as all that made the call is there: the code or object, the modules that it closes over, the
-backend, the guard filter. They are held weakly, also by the session itself once the user has dropped the compiled
-objects (`Session.park`).
+equal that have the same code and the like in their cells and defaults; modules, and methods of theirs, that have the
+same class and structure; what variants read of these is guarded. A session is kept as long as all that made the call
+is there: the code, class or object, the modules that it closes over, the backend, the guard filter. They are held
+weakly, also by the session itself once the user has dropped the compiled objects (`Session.park`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit.capture.session import Choices, Owner, Session, is_lasting, sharing
+from dynajit.capture.structure import TENSORS, VALUES, Structure
 from dynajit.config import config, fields
 
-# sessions of one code that no user has an object of: so many are kept, and then one is taken over by the next function
+# sessions of one code or class that no user has an object of: so many are kept, and then one is taken over by the next
+# function, or dropped for the next module
 MAX_PARKED = 4
 MAX_ITEMS = 16  # of a container that is looked at
-_VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# what is compiled by these, in these modes and without these options knows nothing of where a module's tensors are, and
+# of what is in them
+_BACKENDS = ("eager", "aot_eager", "codegen")
+_MODES = (None, "default", "max-autotune-no-cudagraphs")
+_OPTIONS = ("freezing", "triton.cudagraphs")
 
 
 class Shared(NamedTuple):
@@ -62,7 +67,7 @@ def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Sess
             found.session.unshare()
             found = None
         if found is None:
-            found = _taken_over(known, choices)
+            found = _taken_over(known, choices, key.of_modules)
         if found is None:
             # dropping the last one takes the table with it
             known = _sessions.setdefault(alike, known)
@@ -73,14 +78,14 @@ def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Sess
     return found.session, owner
 
 
-def _taken_over(known: dict[Hashable, Shared], choices: Choices) -> Shared | None:
+def _taken_over(known: dict[Hashable, Shared], choices: Choices, of_modules: bool) -> Shared | None:
     """One of the sessions that nobody uses, if there are many: functions are made anew of one code, and what varies is
-    found to. Where too many variants are an error it is dropped instead when it is full."""
+    found to. Where too many variants are an error it is dropped instead when it is full; that of a module always."""
     parked = [shared for shared in known.values() if shared.session.is_parked()]
     if len(parked) < MAX_PARKED:
         return None
     last = parked[-1]
-    if not choices.fullgraph or last.session.most_variants() < config.recompile_limit:
+    if not of_modules and (not choices.fullgraph or last.session.most_variants() < config.recompile_limit):
         return last
     last.session.unshare()
     last.session.park()
@@ -127,6 +132,13 @@ class _Key:
         # under these no variant is for several sizes, or too many are an error
         self.sizes_count = choices.fullgraph or choices.dynamic is False
         self.inside: list[types.FunctionType] = []
+        self.of_modules = False
+        settings, options = choices.settings, choices.settings["options"] or {}
+        self.modules_alike = (
+            (not isinstance(settings["backend"], str) or settings["backend"] in _BACKENDS)
+            and settings["mode"] in _MODES
+            and not any(options.get(name) for name in _OPTIONS)
+        )
 
     def of_call(self, target: Any) -> Hashable:
         """What is equal for equal calls. Raises TypeError for what can't be compared."""
@@ -153,7 +165,9 @@ class _Key:
     def target(self, target: Any) -> Hashable:
         """A function's code, with its cells and defaults among the contents; any other object itself."""
         if type(target) is types.MethodType:
-            return self.target(target.__func__), self.identity(target.__self__)
+            return self.target(target.__func__), self.owner(target.__self__)
+        if isinstance(target, torch.nn.Module):
+            return self.owner(target)
         plain = type(target) is types.FunctionType and not hasattr(target, "_dynajit_disable")
         if plain and is_lasting(target.__globals__):
             try:
@@ -162,6 +176,17 @@ class _Key:
             except TypeError:  # something in it can't be compared
                 for found in (self.held, self.named, self.contents):
                     found.clear()
+        return self.identity(target)
+
+    def owner(self, target: Any) -> Hashable:
+        """A module's class, with its structure among the contents; any other object itself."""
+        if self.modules_alike and isinstance(target, torch.nn.Module) and not hasattr(target, "_dynajit_disable"):
+            structure = Structure()
+            with contextlib.suppress(TypeError):
+                self.contents.append(structure.of(target))
+                self.named += structure.named
+                self.of_modules = True
+                return self.identity(type(target))
         return self.identity(target)
 
     def function(self, function: types.FunctionType) -> Hashable:
@@ -191,9 +216,9 @@ class _Key:
         """What is equal for objects that one variant may be for: constants that are equal, functions of one code,
         tensors alike but for their data; or the same object."""
         kind = type(value)
-        if kind in _VALUES:
+        if kind in VALUES:
             return kind, repr(value)
-        if kind in _TENSORS:
+        if kind in TENSORS:
             shape = tuple(value.shape) if self.sizes_count else value.dim()
             return kind, value.dtype, str(value.device), value.requires_grad, shape
         if kind is types.FunctionType:

@@ -239,3 +239,91 @@ def test_unshared_in_unshared() -> None:
         for _ in range(2):
             dynajit.compile(f, backend=counter)(torch.ones(3))
     assert counter.frame_count == 2
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 4, power: int = 2, tied: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.power, self.known = power, {"scale": [2.0]}
+        if tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) * self.known["scale"][0]
+        dynajit.graph_break()
+        return self.second(y) ** self.power
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
+@pytest.mark.parametrize("called", [lambda block: block, lambda block: block.forward], ids=["module", "method"])
+def test_modules_of_one_structure_compile_once(called: Callable[[Block], Any], kept: bool) -> None:
+    backend, x, made = CompileCounter(), torch.randn(3, 4), []
+    for _ in range(10):
+        block = Block()
+        compiled = dynajit.compile(called(block), backend=backend)
+        for _ in range(2):
+            assert torch.equal(compiled(x), block(x))
+        made += [compiled] if kept else []
+    assert backend.frame_count == 2
+    for compiled in made:
+        assert torch.equal(compiled(x), getattr(type(compiled), "_dynajit_original", compiled)(x))
+    assert backend.frame_count == 2
+
+
+def test_modules_that_become_unlike_are_still_right() -> None:
+    x, blocks = torch.randn(3, 4), [Block() for _ in range(4)]
+    compiled = [dynajit.compile(block, backend="eager") for block in blocks]
+    blocks[1].power = 3
+    blocks[2].second.weight = blocks[2].first.weight
+    blocks[3].known["scale"].insert(0, 5.0)
+    for _ in range(3):
+        for block, call in zip(blocks, compiled, strict=True):
+            assert torch.equal(call(x), block(x))
+
+
+def test_modules_of_other_structures_each_compile() -> None:
+    backend = CompileCounter()
+    for width in range(2, 30):
+        block = Block(width)
+        assert torch.equal(dynajit.compile(block, backend=backend)(x := torch.randn(3, width)), block(x))
+        del block
+    assert backend.frame_count == 2 * 28  # beyond the limit of one function's variants
+    for other in (Block(power=3), Block(tied=True), Block().double(), Block().requires_grad_(False)):
+        before = backend.frame_count
+        dynajit.compile(other, backend=backend)(torch.randn(3, 4).to(other.first.weight.dtype))
+        assert backend.frame_count == before + 2
+
+
+def session_of(compiled: nn.Module) -> Any:
+    return type(compiled).__call__.__func__.key  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("choices", "shared"),
+    [
+        ({}, True),
+        ({"mode": "max-autotune-no-cudagraphs"}, True),
+        ({"mode": "reduce-overhead"}, False),
+        ({"options": {"freezing": True}}, False),
+        ({"backend": "cudagraphs"}, False),
+    ],
+)
+def test_what_knows_where_a_module_is_is_for_that_one(choices: dict[str, Any], shared: bool) -> None:
+    first, second = (dynajit.compile(Block(), **choices) for _ in range(2))
+    assert (session_of(first) is session_of(second)) == shared
+
+
+def test_structures_that_refer_to_themselves() -> None:
+    def knot() -> nn.Module:
+        made = Block()
+        made.known["self"] = [made, made.known]
+        return made
+
+    first, second = (dynajit.compile(knot(), backend="eager") for _ in range(2))
+    assert session_of(first) is session_of(second)
+    deep: list[Any] = [Block(), Block()]  # too deep to be looked at
+    for _ in range(200):
+        deep = [nn.Sequential(each) for each in deep]
+    first, second = (dynajit.compile(each, backend="eager") for each in deep)
+    assert session_of(first) is not session_of(second)
