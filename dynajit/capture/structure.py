@@ -37,7 +37,9 @@ class Structure:
         identity and can't be referenced weakly."""
         kind = type(value)
         if kind in VALUES:
-            return kind, repr(value)
+            return kind, repr(value) if kind in (float, complex) else value
+        if kind in _MAPPINGS and not value:  # most of those that a module has
+            return kind
         if id(value) in self._places:
             return "place", self._places[id(value)]
         self._places[id(value)] = len(self._places)
@@ -49,7 +51,8 @@ class Structure:
         if kind in _ITEMS:
             return kind, tuple(self.of(item, depth + 1) for item in value)
         if kind in _MAPPINGS:
-            return kind, tuple((self.of(key, depth + 1), self.of(item, depth + 1)) for key, item in value.items())
+            keys = (key if type(key) is str else self.of(key, depth + 1) for key in value)
+            return kind, (*keys,), tuple(self.of(item, depth + 1) for item in value.values())
         if all(base.__flags__ & _HEAP_TYPE or base in _BASES for base in kind.__mro__) and kind.__dictoffset__:
             return self._identity(kind), self.of(object.__getattribute__(value, "__dict__"), depth + 1)
         return self._identity(value)

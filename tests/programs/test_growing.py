@@ -197,3 +197,44 @@ def test_dictionaries_are_read_after_they_were_written() -> None:
 
     makers: list[Any] = [lambda: (x, {"a": 1, "b": 2}, "b"), lambda: (x, {"a": 1, "b": 2}, "c")]
     each(f, *makers, lambda: (x, {1: 0, 2: 3}, True), lambda: (x, {}, 1.0), lambda: (x, {1.0: 2}, 1))
+
+
+def test_a_length_that_differs_is_a_number_that_varies() -> None:
+    def f(x: Any, out: Any) -> Any:
+        size = len(out)
+        return x * size, size, -len(out), size > 3, [size]
+
+    def added(x: Any, out: list[Any]) -> Any:
+        out.append(len(out))
+        return x * len(out), out[-1]
+
+    def written(x: Any, out: dict[Any, Any]) -> Any:
+        before = len(out)
+        out["new"] = before
+        return x * len(out), before
+
+    assert each(f, *lists(2, 3)) == 2
+    assert each(f, *lists(2, 3, 0, 1, 7, 5000)) == 3  # above three, or not
+    assert each(f, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (2, 3, 0, 1, 7, 50)]) == 3
+    assert each(added, *lists(2, 3, 0, 1, 7, 5000)) == 2
+    assert each(written, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (2, 3, 0, 1, 7, 50)]) == 2
+    assert each(written, *[lambda n=n: (x, {**dict.fromkeys(range(n)), "new": 1}) for n in (2, 0, 7)]) == 2
+
+
+def test_a_length_is_that_before_the_container_grew() -> None:
+    def f(x: Any, out: list[Any]) -> Any:
+        before = len(out)
+        out.append(before)
+        dynajit.graph_break()
+        return before, len(out), x * before
+
+    each(f, *lists(2, 3, 0, 1, 7))
+
+
+@pytest.mark.parametrize("seen", [(0, 3), (3, 1), (1, 2)])
+def test_truth_of_a_container_of_varying_length(seen: tuple[int, int]) -> None:
+    def f(x: Any, out: Any) -> Any:
+        return (x + 1 if out else x - 1), not out, len(out) == 2
+
+    each(f, *lists(*seen, 2, 0, 1, 5))
+    each(f, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (*seen, 2, 0, 1, 5)])

@@ -1,13 +1,15 @@
-"""Lists from outside whose length nothing depends on yet.
+"""Containers from outside whose length nothing depends on yet.
 
 In: a real list and its source. Out: `OutsideList`, a `ListVal` that records the guard on the length when its items are
 first asked for. What is only appended to, as loops do with the list they fill, fits lists of every length.
+`outside_length` is the length alone: a number that varies once it has been seen to.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, ItemSource, Source
@@ -17,11 +19,19 @@ from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
 
-class UnreadLength(UnreadConst):
-    """The length of a list, until something depends on it."""
+def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
+    """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
+    source = CallSource(of, count_of, "len({})")
+    if not tx.static_numbers and tx.seen.number(source, count):
+        return tx.wrap(count, source)
+    return UnreadLength(tx, count, of, source)
 
-    def __init__(self, tx: Tracer, count: int, of: Source) -> None:
-        super().__init__(tx, count, CallSource(of, list.__len__, "len({})"))
+
+class UnreadLength(UnreadConst):
+    """A length, until something depends on it."""
+
+    def __init__(self, tx: Tracer, count: int, of: Source, source: Source) -> None:
+        super().__init__(tx, count, source)
         self._of = of
 
     def rely(self) -> None:
@@ -53,9 +63,10 @@ class OutsideList(ListVal):
         return ItemSource(self.source, index, self._raw)
 
     def length(self, tx: Tracer) -> Value:
-        if self._items is None and not self._added:
-            return UnreadLength(tx, list.__len__(self._real), self.source)
-        return super().length(tx)
+        if self._items is not None:
+            return super().length(tx)
+        count = outside_length(tx, list.__len__(self._real), self.source, list.__len__)
+        return count.operate(tx, operator.add, [count, ConstVal(len(self._added))]) if self._added else count
 
     @property
     def first_items(self) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
 from dynajit.values.containers.iterators import PositionIterator
 from dynajit.values.containers.keys import collide, has_user_key
+from dynajit.values.containers.lazy_list import outside_length
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
     replace_entries,
@@ -162,13 +164,13 @@ class DictVal(Value):
         return parts_to_graph(tx, items.values(), lambda parts: dict(zip(items, parts, strict=True)))
 
     def truth(self, tx: Tracer) -> bool:
-        return bool(self.length(tx).const())
+        return self.length(tx).truth(tx)
 
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
-            count = dict.__len__(self.real_dict)
-            tx.guard(self.source, "LEN", count)
-            return ConstVal(count + sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written))
+            count = outside_length(tx, dict.__len__(self.real_dict), self.source, dict.__len__)
+            more = sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written)
+            return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
         return ConstVal(len(self.entries))
 
     def iterate(self, tx: Tracer) -> Value:
