@@ -265,7 +265,7 @@ class Session:
 
     def hand_over(self, seen: Seen, function: types.FunctionType, moved: Sequence[tuple[Source, Source]]) -> None:
         """What `seen` says of numbers, texts and objects holds for the parameters of a part that they become."""
-        if not (seen.varying or seen.counters or seen.made_anew):
+        if not (seen.varying or seen.counters or seen.made_anew or seen.renumbered):
             return
         known = self.memory(function.__code__).seen
         for source, there in moved:
@@ -273,6 +273,7 @@ class Session:
                 (seen.varying, known.varying),
                 (seen.counters, known.counters),
                 (seen.made_anew, known.made_anew),
+                (seen.renumbered, known.renumbered),
             ):
                 if source in found:
                     kept.add(there)

@@ -101,11 +101,15 @@ def note_objects_made_anew(
     globals_: dict[str, Any],
 ) -> None:
     """Objects that variants told by their identity, and in whose place others are now: told by their contents the next
-    time. Where that was no help the object is left out of the graph."""
+    time. Where that was no help the object is left out of the graph. Dictionaries by numbers that are others now: told
+    by where the entries stand."""
     found: collections.Counter[Source] = collections.Counter()
     gone: set[Source] = set()
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            renumbered = variant.data.guards.renumbered(index, values, globals_)
+            if renumbered is not None:
+                seen.renumbered.add(renumbered)
             missed = variant.data.guards.made_anew(index, values, globals_)
             if missed is not None:
                 found[missed.source] += 1

@@ -57,6 +57,8 @@ class Seen:
         self.varying: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
         self.made_anew: set[Source] = set()
+        #: dictionaries whose keys were other numbers, once: told by where their entries stand, if that is enough
+        self.renumbered: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()
 

@@ -8,6 +8,7 @@ whatever the order in the program. To change the order in the program: `_ordered
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -137,6 +138,17 @@ class GuardSet:
                     return None
                 wanted = guard.params[0]
                 return MadeAnew(source, isinstance(wanted, Held) and wanted.is_gone())
+        return None
+
+    def renumbered(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> Source | None:
+        """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, but others."""
+        guard = self._guards[index]
+        if guard.kind != "DICT_KEYS":
+            return None
+        with contextlib.suppress(Unreachable):
+            found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
+            if type(found) in (dict, OrderedDict) and len(found) == len(wanted):
+                return guard.source if all(type(key) is int for key in (*found, *wanted)) else None
         return None
 
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import AttrSource, DictKeySource, InstanceAttrSource, ItemSource, Source
+from dynajit.guards.source import AttrSource, CallSource, DictKeySource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
 from dynajit.values.containers.iterators import PositionIterator
@@ -31,7 +31,7 @@ from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value, parts_to_graph
-from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, is_nan
 
 
 class DictVal(Value):
@@ -131,6 +131,24 @@ class DictVal(Value):
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
 
+    def by_position(self, tx: Tracer) -> int | None:
+        """How many entries there are, guarded, if an iteration is to rely on nothing but where they stand: one whose
+        keys are numbers that were others at a call before. None: on all keys."""
+        if self.complete or self.written or self.raw or self.source not in tx.seen.renumbered:
+            return None
+        if any(type(key) is not int for key in dict.keys(self.real_dict)):
+            return None
+        count = dict.__len__(self.real_dict)
+        tx.guard(self.source, "LEN", count)
+        return count
+
+    def at_position(self, tx: Tracer, position: int) -> tuple[Value, Value]:
+        """The key, which nothing relies on until it is read, and the value."""
+        key, value = self._real_items()[position]
+        place = CallSource(self.source, functools.partial(_value_at, position), f"list({{}}.values())[{position}]")
+        tx.seen.made_anew.add(place)
+        return UnreadConst(tx, key, DictKeySource(self.source, position)), tx.wrap(value, place)
+
     def _real_items(self) -> list[tuple[Any, Any]]:
         """In their own order, which an OrderedDict keeps apart from its entries."""
         if not isinstance(self.real_dict, collections.OrderedDict):
@@ -180,6 +198,9 @@ class DictVal(Value):
         return DictIterator(self, "keys", backwards=True)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
+        if type(item) is UnreadConst and not (self.complete or self.entries or dict.__len__(self.real_dict)):
+            tx.guard(self.source, "LEN", 0)  # whatever number or text it is
+            return False
         hashed = item.hash_key(tx)
         if hashed in self.entries:
             return True
@@ -386,10 +407,12 @@ class DictIterator(PositionIterator):
         self.kind = type(iter(getattr(mapping.kind(), what)()))
 
     def count(self, tx: Tracer) -> int:
-        return len(self.container.entries)
+        count: int | None = self.container.by_position(tx)
+        return len(self.container.entries) if count is None else count
 
     def check(self, tx: Tracer) -> None:
-        self.container.materialise(tx)
+        if self.container.by_position(tx) is None:
+            self.container.materialise(tx)
         if self.size is None:
             tx.journal.set_attr(self, "size", self.count(tx))
         if self.size != self.count(tx):
@@ -399,11 +422,16 @@ class DictIterator(PositionIterator):
             self.unsupported("going on after keys were exchanged")
 
     def item(self, tx: Tracer, index: int) -> Value:
-        hashed = [*self.container.entries][-1 - index if self.backwards else index]
-        key, value = self.container.entries[hashed]
+        count = self.container.by_position(tx)
+        if count is not None:
+            key, value = self.container.at_position(tx, count - 1 - index if self.backwards else index)
+        else:
+            hashed = [*self.container.entries][-1 - index if self.backwards else index]
+            key, value = self.container.entries[hashed]
         if self.what == "keys":
             return key
-        value = self.container._resolve(tx, hashed, (key, value))
+        if count is None:
+            value = self.container._resolve(tx, hashed, (key, value))
         return value if self.what == "values" else tx.new_tuple([key, value])
 
     def rebuildable(self) -> bool:
@@ -415,6 +443,12 @@ class DictIterator(PositionIterator):
         # when it ended, over an empty dictionary of the kind
         mapping = self.container.kind if self.ended else self.container
         out.call_on(_dict_iterator_at, mapping, self.what, -1 if self.ended else self.index, self.backwards)
+
+
+def _value_at(position: int, mapping: dict[Any, Any]) -> Any:
+    """Where a guard or generated code reads it."""
+    values = (collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict).values(mapping)
+    return [*values][position]
 
 
 def _dict_iterator_at(mapping: Any, what: str, index: int, backwards: bool) -> Any:

@@ -520,11 +520,7 @@ def compute(
         [ConstVal(name), *(_lowered(tx, arg) for arg in args)],
         {key: _lowered(tx, arg) for key, arg in kwargs.items()},
     )
-    owners = [
-        (arg, sample)
-        for arg, sample in zip(args, samples, strict=True)
-        if computed(arg) and not arg.is_scalar
-    ]
+    owners = [(arg, sample) for arg, sample in zip(args, samples, strict=True) if computed(arg) and not arg.is_scalar]
     return _matched(tx, name, found, expected, owners)
 
 
