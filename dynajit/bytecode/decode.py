@@ -115,7 +115,7 @@ class Code:
         self.is_generator = bool(flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
 
     @property
-    def refusal(self) -> str | None:
+    def refusal_whole(self) -> str | None:
         """Why no code can be made of this one (such a frame must run as it is), or None."""
         if self.is_generator:
             return f"{self.name!r} is a generator or coroutine"
@@ -134,10 +134,15 @@ class Code:
             return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
         if self._deletes_what_super_reads():
             return f"{self.name!r} deletes what super() looks for in its frame"
-        if self.names_locals:
+        return None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can go on in the middle of it, or None."""
+        if self.refusal_whole is None and self.names_locals:
             # Made code keeps other names, and only those still needed.
             return f"{self.name!r} calls {self.names_locals}(), which sees its local names"
-        return None
+        return self.refusal_whole
 
     def _deletes_what_super_reads(self) -> bool:
         """Whether `__class__` or the first parameter may be gone: super() words that error as no other code does."""

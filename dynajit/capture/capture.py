@@ -345,8 +345,8 @@ class FrameCapture:
             return outermost_part(tx, self.part, globals_, self.values)
         with timer("bytecode"):
             decoded = decode(self.code)
-        if decoded.refusal is not None:
-            self.record.skipped = decoded.refusal
+        if decoded.refusal_whole is not None:
+            self.record.skipped = decoded.refusal_whole
             _C.mark_skip(self.code)
             return None
         if policy.sets_trace_function(self.code) and not self.session.choices.fullgraph:
@@ -489,6 +489,9 @@ class FrameCapture:
         that made nothing several times, and never anything else, isn't looked at again.
         """
         others = _C.variants(self.code)
+        if self.part is None and decode(self.code).refusal is not None:
+            _C.mark_skip(self.code)  # a copy has its names in another order
+            return None
         if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
             _C.mark_skip(self.code)
             return None

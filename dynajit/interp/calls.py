@@ -196,6 +196,12 @@ class Calls(Tracer):
             return self.resumable_call()  # getattr()
         return direct.at(caller.op, caller.arg)
 
+    def run_source(self, code: types.CodeType, namespace: Any) -> Value:
+        """Trace source text's code."""
+        frame = SymFrame(decode(code), code, self.frames[-1].globals, {}, {}, None)
+        frame.namespace = namespace
+        return self._run(frame)
+
     def _run(self, frame: SymFrame) -> Value:
         result = self.run(frame)
         assert isinstance(result, Value)

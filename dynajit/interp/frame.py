@@ -81,6 +81,8 @@ class SymFrame:
             continued in both; None if it does more than that.
         checkpoint: state before the instruction at hand, if that instruction may break.
         given: how the outermost frame's code is called.
+        namespace: where the names of source text that runs in it are looked up.
+        gave_names: whether the program has a dictionary of the frame's local names.
         opening: called when the frame starts to run, of one that goes on in the middle of its code.
     """
 
@@ -108,6 +110,8 @@ class SymFrame:
         self._location: tuple[Instr, FrameLoc] | None = None
         self.given = Given((), frozenset())
         self.opening: Callable[[Any], None] | None = None
+        self.namespace: Any = None
+        self.gave_names = False
         self.loops: list[Loop] = loops(code)
         #: where loops are entered, and what they span
         self.loop_starts = {loop.entry: loop.members for loop in self.loops}

@@ -170,11 +170,23 @@ def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.stack.append(tx.from_real(AssertionError))
 
 
+@opcode("LOAD_NAME")
+def load_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(frame.namespace.load(tx, instr.arg))
+
+
+@opcode("STORE_NAME")
+def store_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.namespace.store(tx, instr.arg, frame.pop())
+
+
+@opcode("DELETE_NAME")
+def delete_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.namespace.delete(tx, instr.arg)
+
+
 @opcode(
     "UNKNOWN",
-    "LOAD_NAME",
-    "STORE_NAME",
-    "DELETE_NAME",
     "LOAD_CLASSDEREF",
     "LOAD_LOCALS",
     "LOAD_FROM_DICT_OR_GLOBALS",

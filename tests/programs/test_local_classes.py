@@ -8,8 +8,12 @@ Methods on tensors, inheritance, super(), closures, properties, decorators, data
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
+import enum
 import functools
+import time
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -437,7 +441,97 @@ def total(x):
     return (T(1) <= T(2), T(1) >= T(2), x.sin())
 
 
+def named_tuple(x):
+    P = collections.namedtuple("P", ["a", "b"], defaults=(2,))
+    p = P(x.sin())
+    return (p.a * p.b, P._fields, sorted(p._replace(b=4)._asdict()), P.__module__, P._make([1, 2]).b, p == P(p.a))
+
+
+def typed_named_tuple(x):
+
+    class P(typing.NamedTuple):
+        a: torch.Tensor
+        b: int = 3
+
+        def product(self):
+            return self.a * self.b
+
+    return P(x.sin()).product(), P(x, 5).b
+
+
+def enumeration(x):
+
+    class E(enum.Enum):
+        A = 1
+        B = 2
+        C = enum.auto()
+
+        def twice(self):
+            return self.value * 2
+
+    return x.sin() * E.B.value, [e.name for e in E], E["A"].twice(), E(2) is E.B, len(E), E.C.value
+
+
+def enumerations_of_numbers_and_texts(x):
+
+    class N(enum.IntEnum):
+        A = 1
+        B = enum.auto()
+
+    class T(enum.StrEnum):
+        A = enum.auto()
+        B = "bb"
+
+    class F(enum.Flag):
+        R = 1
+        W = 2
+
+    class S(str, enum.Enum):
+        A = "a"
+
+    y = {T.A: x, T.B: x.sin()}[T("bb")] * N.B
+    return y, N.A < N.B, bool(F.R & (F.R | F.W)), S.A == "a"
+
+
+def named_tuple_out(x):
+    P = collections.namedtuple("P", "a b")
+    return tuple(P(x.sin(), 1)), repr(P), hash(P) == 0
+
+
+def enumeration_out(x):
+
+    class E(enum.Enum):
+        A = 1
+
+    G.append(E.A)
+    return x.sin(), G.pop().value
+
+
+def enumeration_with_hooks(x):
+
+    class E(enum.Enum):
+        A = 1
+
+        @classmethod
+        def _missing_(cls, value):
+            return cls.A
+
+    return x.sin() * E(5).value
+
+
+def clock_in_a_body(x):
+
+    class A:
+        t = time.perf_counter()
+
+    return x.sin(), A.t > 0
+
+
 INSIDE = [
+    named_tuple,
+    typed_named_tuple,
+    enumeration,
+    enumerations_of_numbers_and_texts,
     plain,
     cached,
     inherit,
@@ -457,6 +551,10 @@ INSIDE = [
     total,
 ]
 LEAVES = [
+    named_tuple_out,
+    enumeration_out,
+    enumeration_with_hooks,
+    clock_in_a_body,
     escapes,
     over_break,
     class_write,

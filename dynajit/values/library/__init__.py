@@ -10,7 +10,17 @@ from __future__ import annotations
 # ruff: noqa: F401 - modules that are imported to register their models
 from dynajit.values.core.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
 from dynajit.values.effects import context_variables, loggers, random_numbers, replayed, warning_filters
-from dynajit.values.library import builtins, copying, dispatching, methods, ordering, references, stdlib, text
+from dynajit.values.library import (
+    builtins,
+    copying,
+    dispatching,
+    methods,
+    namespaces,
+    ordering,
+    references,
+    stdlib,
+    text,
+)
 from dynajit.values.tensors import (
     autograd,
     checkpointing,

@@ -323,13 +323,6 @@ def globals_(tx: Tracer) -> Value:
     return tx.wrap(names, ConstSource(names, "globals()"))
 
 
-@builtin(vars)
-def vars_(tx: Tracer, obj: Value | None = None) -> Value:
-    if obj is None:
-        raise GraphBreak(breaks.FRAME_INTROSPECTION, "vars()")
-    return obj.getattr(tx, "__dict__")
-
-
 @constructor(super)
 def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
     if cls is not None and is_none(obj):

@@ -38,7 +38,7 @@ from dynajit.values.library.methods import bare_instance, defaultdict_init
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.getters import GetterVal
-from dynajit.values.objects.local_classes import decorate
+from dynajit.values.objects.local_classes import decorate, make_by
 from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.objects.objects import ClassVal, ObjVal
 from dynajit.values.objects.opaque import OpaqueVal
@@ -243,6 +243,14 @@ def _class_decorator(real: Any, tx: Tracer, /, cls: Value | None = None, **kwarg
     made = decorate(tx, real, cls, kwargs)
     if made is None:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{real.__module__}.{real.__name__}")
+    return made
+
+
+@builtin(collections.namedtuple)
+def namedtuple(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    made = make_by(tx, collections.namedtuple, args, kwargs)
+    if made is None:
+        raise GraphBreak(breaks.SKIPPED_CALL, "collections.namedtuple")
     return made
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
+import enum
 import functools
 import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +43,7 @@ _OPS = frozenset(
         "MAKE_FUNCTION",
         "NOP",
         "POP_TOP",
+        "PUSH_NULL",
         "RESUME",
         "RETURN_CONST",
         "RETURN_VALUE",
@@ -51,6 +55,7 @@ _OPS = frozenset(
         "UNARY_NEGATIVE",
     }
 )
+NamedPair = collections.namedtuple("NamedPair", "a b")
 _ATTRIBUTES = (
     int,
     float,
@@ -64,8 +69,17 @@ _ATTRIBUTES = (
     staticmethod,
     classmethod,
     functools.cached_property,
+    types.DynamicClassAttribute,
+    type(NamedPair.a),
 )
 _BASES = (type, abc.ABCMeta, FunctionMeta)
+# what the metaclass of enumerations runs of a body, and which names it adds; and `typing.NamedTuple`
+_ENUMS = (enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag, enum.IntFlag)
+_ENUM_HOOKS = frozenset({"__new__", "__init__", "__eq__", "__hash__", "_generate_next_value_", "_missing_", "_ignore_"})
+_NAMESPACES_OF_LIBRARY: dict[type, frozenset[str]] = {
+    enum.EnumMeta: frozenset(name for base in _ENUMS for name in vars(base)),
+    type: frozenset({"_field_defaults"}),
+}
 
 
 def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value]) -> Value | None:
@@ -73,6 +87,10 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
     if not (isinstance(function, FunctionVal) and function.real_function is None and all(map(_is_plain_base, bases))):
         return None
     names = _names_needed(function.code, function.globals)
+    if any(type(base) is ClassVal and issubclass(base.obj, enum.Enum) for base in bases):
+        stored = {instr.arg for instr in decode(function.code).instrs if instr.op == "STORE_NAME"}
+        if not stored.isdisjoint(_ENUM_HOOKS):
+            return None
     if names is None or any(_looks_at_bases(frame.code_object) for frame in tx.frames):
         return None
     cells = []
@@ -87,7 +105,10 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
         made = builtins.__build_class__(body, name.const(), *(base.real() for base in bases))
     except Exception:  # the program's own, which it meets where the class is made for real
         return None
-    if not all(_is_kept(key, value) for key, value in namespace_of(made).items()):
+    of_library = _NAMESPACES_OF_LIBRARY.get(type(made), frozenset())
+    if not all(
+        _is_kept(key, value) or key in of_library or type(value) is made for key, value in namespace_of(made).items()
+    ):
         return None
     for needed in names:
         tx.load_global(tx.frames[-1], needed)
@@ -115,6 +136,27 @@ def decorate(tx: Tracer, decorator: Callable[..., Any], cls: Value, kwargs: dict
     return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
 
 
+def make_by(tx: Tracer, maker: Callable[..., type], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The class that a function of the library's makes of plain data for the module that calls it; None if it may see
+    more, or raises."""
+    values = [*args, *kwargs.values()]
+    if tx.caller_module().startswith("dynajit.") or any(_looks_at_bases(frame.code_object) for frame in tx.frames):
+        return None
+    if not all(value.is_const() or _plain_items(tx, value) for value in values):
+        return None
+    named = {name: value.real() for name, value in kwargs.items()}
+    try:
+        made = maker(*(value.real() for value in args), **{"module": tx.caller_module(), **named})
+    except Exception:  # the program's own, which it meets where the class is made for real
+        return None
+    _register(tx, made, tx.snapshot())
+    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+
+
+def _plain_items(tx: Tracer, value: Value) -> bool:
+    return value.py_type() in (list, tuple) and all(item.is_const() for item in tx.unpack(value))
+
+
 def made_at(tx: Tracer, value: Value) -> Any:
     """The state before the class was made that the value is, is an instance of, or is a method of."""
     if not tx.made_classes or isinstance(value, (int, type(None))):
@@ -139,7 +181,8 @@ def reads_empty_cells(tx: Tracer, cls: type) -> bool:
 
 def _register(tx: Tracer, made: type, state: Any) -> None:
     parts: list[object] = [made]
-    for value in namespace_of(made).values():
+    of_library = _NAMESPACES_OF_LIBRARY.get(type(made), frozenset())
+    for value in (value for name, value in namespace_of(made).items() if name not in of_library):
         parts.append(value)
         if isinstance(value, property):
             parts.extend((value.fget, value.fset, value.fdel))
@@ -154,9 +197,12 @@ def _register(tx: Tracer, made: type, state: Any) -> None:
 
 def _is_plain_base(base: Value) -> bool:
     """Whether a class that is derived from it is told nothing."""
+    if base.is_const() or not isinstance(base, ClassVal):
+        return getattr(base, "real_function", None) is typing.NamedTuple
+    if base.obj in _ENUMS:
+        return True
     return (
-        isinstance(base, ClassVal)
-        and type(base.obj) in _BASES
+        type(base.obj) in _BASES
         and not issubclass(base.obj, BaseException)
         and lookup_type(base.obj, "__init_subclass__")[1] is object
         and not hasattr(base.obj, "__del__")
@@ -180,23 +226,31 @@ def _names_needed(code: types.CodeType, globals_: dict[str, Any]) -> list[str] |
     """The globals that a class's body reads; None if it may run code of the program's."""
     stored = {"__name__", "__annotations__"}
     needed: list[str] = []
-    previous = ""
+    previous, loaded = "", None
     for instr in decode(code).instrs:
         op, arg = instr.op, instr.arg
         if op not in _OPS or (op == "CALL" and arg[0] != 0) or (op == "LOAD_ATTR" and previous != "LOAD_NAME"):
             return None
+        if op == "CALL" and previous in ("LOAD_NAME", "LOAD_ATTR") and loaded is not enum.auto:
+            return None  # not a decorator's
         if op == "STORE_NAME":
             stored.add(arg)
-        elif op == "LOAD_NAME" and arg not in stored:
-            if arg in globals_:
-                found = globals_[arg]
-                trusted = isinstance(found, types.ModuleType) and is_trusted(found.__name__)
-                if not trusted and not isinstance(found, type):
-                    return None
-                if isinstance(found, type) and not is_trusted(found.__module__):
-                    return None
-                needed.append(arg)
-            elif not isinstance(vars(builtins).get(arg), type):
+        elif op == "LOAD_ATTR":
+            loaded = vars(loaded).get(arg) if type(loaded) is types.ModuleType else None
+        elif op == "LOAD_NAME" and arg in stored:
+            loaded = None
+        elif op == "LOAD_NAME":
+            loaded = globals_[arg] if arg in globals_ else vars(builtins).get(arg)
+            if not _is_trusted_name(loaded):
                 return None
-        previous = op
+            if arg in globals_:
+                needed.append(arg)
+        if op not in ("NOP", "PUSH_NULL"):
+            previous = op
     return needed
+
+
+def _is_trusted_name(found: object) -> bool:
+    if isinstance(found, types.ModuleType):
+        return is_trusted(found.__name__)
+    return isinstance(found, type) and is_trusted(found.__module__)
