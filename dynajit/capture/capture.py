@@ -68,6 +68,7 @@ from dynajit.values.effects.torch_warnings import filters_kept
 from dynajit.values.scalars.symbolic import is_data_dependent
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.break_errors import are_errors
+from dynajit.values.tensors.tensor_data import needs_old_data
 from dynajit.verify import VerifiedGraph
 
 # Those that a warning was given of, by identity: an address alone may be a later one's.
@@ -362,12 +363,15 @@ class FrameCapture:
     # -- interpretation
 
     def _interpret(self, tx: Interpreter, frame: SymFrame) -> Emission | None:
+        data_ends_graphs = tx.seen.data_ends_graphs
         with timer("interpretation"):
             try:
                 result = tx.run(frame)
             except GraphBreak as stop:
                 # the frames it came through would keep the program's objects alive
                 stop.__traceback__ = stop.__context__ = None
+                if tx.seen.data_ends_graphs and not data_ends_graphs:
+                    raise Retrace from None
                 if stop.at is not None:
                     stop.at.restore(tx)
                     tx.broken_frames = stop.at.frames
@@ -522,6 +526,9 @@ class FrameCapture:
     # -- compilation
 
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
+        if not tx.seen.data_ends_graphs and needs_old_data(tx):
+            tx.seen.data_ends_graphs = True
+            raise Retrace
         outputs = emission.outputs()
         emission.make_calls(late=False)
         graph = tx.graph

@@ -61,6 +61,8 @@ class Seen:
         self.renumbered: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()
+        #: whether lines that set a tensor's data were found to change what backward reads in the graph around them
+        self.data_ends_graphs = False
 
     def expect(self, source: Source) -> None:
         """The number there is going to vary: a loop's counter, or what was symbolic before a break."""

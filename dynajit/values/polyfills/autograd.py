@@ -53,3 +53,21 @@ def autograd_function(
         if backward is not None:
             results = result if isinstance(result, tuple) else (result,)
             backward(context, *[torch.ones_like(part) if isinstance(part, torch.Tensor) else None for part in results])
+
+
+class _WithData(torch.autograd.Function):
+    """A tensor's history with other data, as `tensor.data = data` makes it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+        return data.view_as(data)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return gradient, None
+
+
+def history_with_data(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """What a tensor that requires gradients is in the graph behind `tensor.data = data`."""
+    with torch.enable_grad():
+        return _WithData.apply(tensor, data)  # type: ignore[no-any-return, no-untyped-call]

@@ -250,6 +250,8 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
     for value in results:
         if not value.fake.requires_grad and not tx.open_levels:
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
+    if any(value.replacement is not None for value in _tensors(tx, inputs)):
+        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor behind a line that sets its data")
     _check_ends(tx, wanted)
     pair = [_listed(tx, outputs), _listed(tx, inputs)]
     return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)

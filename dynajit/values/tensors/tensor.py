@@ -26,10 +26,12 @@ from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.polyfills.autograd import history_with_data
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
 from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.known_truth import known_truth
+from dynajit.values.tensors.tensor_data import is_differentiated
 
 CONSTANT_ATTRIBUTES = frozenset(
     {
@@ -103,7 +105,6 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "untyped_storage": breaks.UNSUPPORTED_TENSOR,
     "retain_grad": breaks.UNSUPPORTED_TENSOR,
     "requires_grad_": breaks.UNSUPPORTED_TENSOR,
-    "set_": breaks.UNSUPPORTED_TENSOR,
     "resize_": breaks.UNSUPPORTED_TENSOR,
     "share_memory_": breaks.UNSUPPORTED_TENSOR,
     "apply_": breaks.UNSUPPORTED_TENSOR,
@@ -159,13 +160,22 @@ class TensorVal(Value):
         self.source = source
         self.real_tensor = real
         self.attrs: dict[str, Value] = {}
-        self.replacement: TensorVal | None = None  # behind a write to its `.data` or `.requires_grad`
+        # behind a write to its `.data` or `.requires_grad`: what it stands for, without and with its history
+        self.replacement: TensorVal | None = None
+        self.differentiable: TensorVal | None = None
+
+    @property
+    def placeholder(self) -> fx.Node:
+        """The node that gave it to the program, whatever it stands for by now."""
+        return self._node
 
     @property
     def node(self) -> fx.Node:
         if self.replacement is None:
             return self._node
         if self.fake.requires_grad and torch.is_grad_enabled():
+            if self.differentiable is not None:
+                return self.differentiable.node
             raise GraphBreak(
                 breaks.UNSUPPORTED_TENSOR, "gradients of a tensor behind a line that sets its data or requires_grad"
             )
@@ -313,10 +323,8 @@ class TensorVal(Value):
 
     def _set_data(self, tx: Tracer, value: Value) -> None:
         """From here on the tensor stands for what it was given; generated code sets it for real."""
-        if not isinstance(value, TensorVal) or self.source is None or tx.runs_elsewhere or tx.open_levels:
-            raise GraphBreak(
-                breaks.UNSUPPORTED_TENSOR, "setting 'data' of what the graph computes, or to no plain tensor"
-            )
+        if not isinstance(value, TensorVal) or tx.runs_elsewhere or tx.open_levels:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' in a branch, or to no plain tensor")
         fakes = (self.fake, value.fake)
         if any(fake.is_inference() or fake.layout is not torch.strided for fake in fakes) or (
             fakes[0].device != fakes[1].device
@@ -324,28 +332,72 @@ class TensorVal(Value):
             or (fakes[0].requires_grad and not (fakes[1].is_floating_point() or fakes[1].is_complex()))
         ):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' to a tensor of another kind")
+        if tx.seen.data_ends_graphs or is_differentiated((self.differentiable or self.replacement or self)._node):
+            tx.seen.data_ends_graphs = tx.seen.data_ends_graphs or self.differentiable is not None
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' of what backward may read")
         if value.source is not None or value.fake.requires_grad:
             made = value._data(tx)
             assert isinstance(made, TensorVal)
             value = made
+        self._stand_for(tx, value, fakes[0].requires_grad, self._with_data(tx, value))
+        if self.source is not None:
+            tx.journal.set_item(self.attrs, "data", value)
+            tx.journal.touch(self)
+
+    def _stand_for(self, tx: Tracer, value: TensorVal, requires_grad: bool, differentiable: Value | None) -> None:
         with tx.graph.running_fake(), torch.no_grad():
-            fake = value.fake.detach().requires_grad_(fakes[0].requires_grad)
+            fake = value.fake.detach().requires_grad_(requires_grad)
         tx.journal.set_attr(self, "replacement", value)
+        tx.journal.set_attr(self, "differentiable", differentiable)
         tx.journal.set_attr(self, "fake", fake)
         tx.remember_tensor(self)
-        tx.journal.set_item(self.attrs, "data", value)
-        tx.journal.touch(self)
+
+    def _with_data(self, tx: Tracer, value: TensorVal) -> Value | None:
+        """What gradients flow through to where they flowed before; None if none do, or they would not fit."""
+        old, new = self.fake, value.fake
+        if not old.requires_grad or (old.shape, old.dtype) != (new.shape, new.dtype):
+            return None
+        if self.replacement is not None and self.differentiable is None:
+            return None
+        before = self.differentiable or TensorVal(self._node, old)
+        return tx.torch_op("call_function", history_with_data, [before, value], {})
+
+    def _detach_(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """Of what the graph computes: from here on it stands for what `detach` gives."""
+        if not self._may_stand_for_another(tx) or self.fake._is_view() or args or kwargs:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
+        if self.fake.requires_grad:
+            value = tx.torch_op("call_method", "detach", [self], {})
+            assert isinstance(value, TensorVal)
+            self._stand_for(tx, value, False, None)
+        return self
+
+    def _set_(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """`a.set_(b)` of what the graph computes: from here on it stands for `b.data`."""
+        given = args[0] if len(args) == 1 and not kwargs else None
+        if not (isinstance(given, TensorVal) and self._may_stand_for_another(tx)):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.set_()")
+        ours, theirs = self.fake, given.fake
+        alike = (ours.dtype, ours.device, theirs.layout) == (theirs.dtype, theirs.device, torch.strided)
+        if not alike or ours.requires_grad or theirs.requires_grad or ours._is_view() or theirs.is_inference():
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.set_()")
+        value = given._data(tx)
+        assert isinstance(value, TensorVal)
+        self._stand_for(tx, value, False, None)
+        return self
+
+    def _may_stand_for_another(self, tx: Tracer) -> bool:
+        """Whether nobody but the program has it, and what it is does not depend on what is traced elsewhere."""
+        plain = self.fake.layout is torch.strided and not self.fake.is_inference()
+        return self.source is None and plain and not (tx.runs_elsewhere or tx.open_levels or tx.overrides.modes)
 
     def _set_requires_grad(self, tx: Tracer, flag: bool) -> None:
         """An input's own flag. Behind it the graph computes with a view that has no history; where a gradient would
         have to find its way to the input itself, the graph ends."""
-        fake = self.fake
         with tx.graph.running_fake(), torch.no_grad():
             replacement = self._data(tx)
-            assert isinstance(replacement, TensorVal)
-            tx.journal.set_attr(self, "fake", fake.detach().requires_grad_(flag))
-        tx.journal.set_attr(self, "replacement", replacement)
-        tx.remember_tensor(self)
+        assert isinstance(replacement, TensorVal)
+        self._stand_for(tx, replacement, flag, None)
         tx.journal.set_item(self.attrs, "requires_grad", ConstVal(flag))
         tx.journal.touch(self)
 
@@ -482,6 +534,8 @@ _ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
 }
 _METHODS: dict[str, Callable[[TensorVal, Tracer, Sequence[Value], dict[str, Value]], Value]] = {
     "size": TensorVal._size,
+    "detach_": TensorVal._detach_,
+    "set_": TensorVal._set_,
     "tolist": lambda tensor, tx, args, kwargs: tensor._tolist(tx),
     "__len__": lambda tensor, tx, args, kwargs: tensor.length(tx),
     "__iter__": lambda tensor, tx, args, kwargs: tensor.iterate(tx),

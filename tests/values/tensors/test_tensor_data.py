@@ -62,6 +62,59 @@ def one_behind_the_other(p: Tensor, q: Tensor) -> None:
     q.data = q.data * 3
 
 
+def set_twice(p: Tensor, q: Tensor) -> Tensor:
+    p.data = p.data * 0.9
+    y = p.sin()
+    p.data = q.detach() + 1
+    return y * p
+
+
+def scaled_then_used(p: Tensor, q: Tensor) -> Tensor:
+    for each in (p, q):
+        each.data = each.data * 2
+    with torch.no_grad():
+        p.mul_(3)
+    return p.sin() * q + p
+
+
+def into_each_other(p: Tensor, q: Tensor) -> Tensor:
+    p.data, q.data = q.data, p.data
+    return p.sin() * q
+
+
+def of_a_local(p: Tensor, q: Tensor) -> Any:
+    y = p.clone()
+    z = y * 3
+    y.data = q.detach() * 3
+    y.data.mul_(2)
+    assert y.requires_grad == p.requires_grad
+    return y.cos() + z
+
+
+def of_a_local_that_leaves(p: Tensor, q: Tensor) -> Any:
+    y = p * 1
+    y.data = q.data
+    return y
+
+
+def of_another_shape_with_gradients(p: Tensor, q: Tensor) -> Any:
+    y = (p * 1)[None]
+    y.data = q.data
+    return y.shape, q * 2
+
+
+def kept_beside(p: Tensor, q: Tensor) -> Tensor:
+    old = p.data
+    p.data = p.data * 2
+    return (old * q).sin()
+
+
+def read_before(p: Tensor, q: Tensor) -> Tensor:
+    y = p.sin() * q
+    p.data = p.data * 2
+    return y
+
+
 PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     averaged: 1,
     exchanged: 1,
@@ -72,6 +125,14 @@ PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     of_another_dtype: 1,
     view_of_the_old_memory: 1,
     one_behind_the_other: 1,
+    set_twice: 3,
+    scaled_then_used: 1,
+    into_each_other: 2,
+    kept_beside: 2,
+    read_before: 1,
+    of_a_local: 2,
+    of_a_local_that_leaves: 1,
+    of_another_shape_with_gradients: 1,
 }
 
 
@@ -85,6 +146,8 @@ def test_data_is_set(program: Callable[[Tensor, Tensor], Any], backend: str, gra
             p, q = torch.ones(3), torch.arange(3.0)
             if grad:
                 p, q = nn.Parameter(p), nn.Parameter(q)
+            elif program is kept_beside:
+                q = nn.Parameter(q)
             alias = p.detach()
             result = fn(p, q)
             if isinstance(result, Tensor) and result.requires_grad:
