@@ -527,7 +527,19 @@ def clock_in_a_body(x):
     return x.sin(), A.t > 0
 
 
+def by_type(x):
+    K = type("K", (Base,), {"k": 3, "__doc__": "made"})
+    return K().f(x) * K.k, K.__name__, K.__module__, K.__doc__, isinstance(K(), Base)
+
+
+def by_type_out(x):
+    K = type("K", (), {"items": []})
+    K.items.append(1)
+    return x.sin(), len(K.items)
+
+
 INSIDE = [
+    by_type,
     named_tuple,
     typed_named_tuple,
     enumeration,
@@ -551,6 +563,7 @@ INSIDE = [
     total,
 ]
 LEAVES = [
+    by_type_out,
     named_tuple_out,
     enumeration_out,
     enumeration_with_hooks,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import typing
 from typing import Any
 
 import torch
@@ -98,3 +99,37 @@ def test_what_a_signature_holds_is_the_programs_own() -> None:
     for count in range(1, 5):
         assert run(X, inspect.signature(holds))[1:] == (True, True, True, list(range(count)))
         assert len(HELD) == count
+
+
+def annotated(x: Tensor, k: int = 2, *, names: list[str] | None = None, other: dict[str, Any] = {}) -> Tensor:  # noqa: B006
+    return x * k
+
+
+def plain(x: Tensor, k: int = 2, *rest: float, names: list[str] | None = None) -> Tensor:
+    return x * k
+
+
+def spelled(x: "Tensor", k: "int" = 2) -> "Tensor":
+    return x * k
+
+
+def test_types_and_names_of_parameters() -> None:
+    def program(x: Tensor) -> Any:
+        hints, found = typing.get_type_hints(plain), inspect.getfullargspec(plain)
+        hints["k"] = float
+        kinds = inspect.ismodule(inspect), inspect.isbuiltin(len), inspect.isroutine(plain), inspect.ismodule(x)
+        return plain(x), hints, typing.get_type_hints(plain), found, found.args[:1], found.defaults, kinds
+
+    assert_same(program, X, repeat=3, graphs=1, breaks=0)
+
+
+def test_types_of_parameters_that_are_text_or_hold_objects() -> None:
+    def program(x: Tensor, of: Any) -> Any:
+        found = inspect.getfullargspec(of).kwonlydefaults
+        return x * 2, typing.get_type_hints(of), found, found is None or found["other"] is other
+
+    other = annotated.__kwdefaults__["other"]  # type: ignore[index]
+    for of in (spelled, annotated):
+        run = dynajit.compile(program, backend="eager")
+        for _ in range(2):
+            assert run(X, of)[1:] == program(X, of)[1:]

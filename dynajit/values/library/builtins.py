@@ -60,7 +60,7 @@ from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
-from dynajit.values.objects.local_classes import make_class
+from dynajit.values.objects.local_classes import make_class, make_from_namespace
 from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import (
@@ -204,7 +204,10 @@ def _derives(tx: Tracer, sub: Value, classes: Value) -> bool:
 @constructor(type)
 def type_(tx: Tracer, obj: Value, *rest: Value) -> Value:
     if rest:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a class")
+        made = make_from_namespace(tx, obj, rest)
+        if made is None:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a class")
+        return made
     return tx.from_real(obj.py_type())
 
 

@@ -43,7 +43,7 @@ from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.objects.objects import ClassVal, ObjVal
 from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.scalars.constant import ConstVal, integer_of, is_none
+from dynajit.values.scalars.constant import ConstVal, integer_of, is_literal, is_none
 
 pure(typing.get_origin, typing.get_args)
 # Which packages are installed does not change while a process runs.
@@ -329,21 +329,62 @@ def _twin(tx: Tracer, made: FunctionVal) -> types.FunctionType:
 
 @builtin(inspect.signature)
 def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
+    real = _with_signature(tx, fn, "inspect.signature")
+    if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
+    with raising(tx, TypeError, ValueError):
+        return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
+
+
+# what types are spelled with
+_SPELLED = type, types.GenericAlias, types.UnionType, type(typing.Any), type(typing.ClassVar[int])
+
+
+@models_of(typing.get_type_hints, inspect.getfullargspec)
+def _annotations(real: Any, tx: Tracer, /, fn: Value) -> Value:
+    """Names and types of parameters, where no text is to be evaluated for them."""
+    asked = f"{real.__module__}.{real.__name__}"
+    function = _with_signature(tx, fn, asked)
+    spelled = any(type(each) is str for each in getattr(function, "__annotations__", {}).values())
+    if isinstance(function, type) or spelled:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{asked} (of a class, or with annotations that are text)")
+    with raising(tx, TypeError):
+        found = real(function)
+    parts = [found] if type(found) is dict else [*found]
+    held = [each for part in parts for each in (part.values() if type(part) is dict else part or ())]
+    if not all(is_literal(each) or issubclass(type(each), _SPELLED) for each in held):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{asked} (of a function that holds objects)")
+    if type(found) is dict:
+        return _fresh(tx, found)
+    return TupleVal([_fresh(tx, part) for part in found], type(found))
+
+
+def _fresh(tx: Tracer, found: object) -> Value:
+    """A list or dictionary that is another one at each call."""
+    if type(found) is list:
+        return tx.new_list([tx.from_real(each) for each in found])
+    if type(found) is not dict:
+        return tx.from_real(found)
+    made = tx.new_dict()
+    for key, value in found.items():
+        made.setitem(tx, ConstVal(key), tx.from_real(value))
+    return made
+
+
+def _with_signature(tx: Tracer, fn: Value, asked: str) -> Any:
+    """A function with the signature of the given one, which is guarded."""
     target = fn.function if isinstance(fn, MethodVal) else fn
     try:
         is_made = isinstance(target, FunctionVal) and target.real_function is None
         real = _twin(tx, target) if is_made else target.real()  # type: ignore[arg-type]
     except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {fn.describe()}") from None
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{asked} of {fn.describe()}") from None
     if isinstance(fn, MethodVal):
         real = types.MethodType(real, object())
-    if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
     if isinstance(target, FunctionVal) and target.source is not None and not isinstance(target.source, ConstSource):
         held = functools.partial(_has_signature, _signature_parts(target.real()))
         tx.guard(target.source, "PREDICATE", held, "has the same signature")
-    with raising(tx, TypeError, ValueError):
-        return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
+    return real
 
 
 # ----------------------------------------------------------------------------------------------- environment variables

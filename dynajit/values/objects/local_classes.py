@@ -153,6 +153,29 @@ def make_by(tx: Tracer, maker: Callable[..., type], args: Sequence[Value], kwarg
     return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
 
 
+def make_from_namespace(tx: Tracer, name: Value, rest: Sequence[Value]) -> Value | None:
+    """`type(name, bases, namespace)`; None if the class may be told of, or holds more than plain data."""
+    if len(rest) != 2 or rest[0].py_type() is not tuple or rest[1].py_type() is not dict or not name.is_const():
+        return None
+    bases = tx.unpack(rest[0])
+    if not all(map(_is_plain_base, bases)) or any(type(base.real()) is not type for base in bases):
+        return None
+    if any(_looks_at_bases(frame.code_object) for frame in tx.frames):
+        return None
+    namespace: dict[str, Any] = {"__module__": tx.caller_module()}
+    for key in tx.unpack(rest[1]):
+        value = rest[1].getitem(tx, key)
+        if not (key.is_const() and value.is_const() and _is_kept(key.const(), value.const())):
+            return None
+        namespace[key.const()] = value.const()
+    try:
+        made = type(name.const(), tuple(base.real() for base in bases), namespace)
+    except Exception:  # the program's own, which it meets where the class is made for real
+        return None
+    _register(tx, made, tx.snapshot())
+    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+
+
 def _plain_items(tx: Tracer, value: Value) -> bool:
     return value.py_type() in (list, tuple) and all(item.is_const() for item in tx.unpack(value))
 

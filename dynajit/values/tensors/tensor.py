@@ -325,6 +325,8 @@ class TensorVal(Value):
         """From here on the tensor stands for what it was given; generated code sets it for real."""
         if not isinstance(value, TensorVal) or tx.runs_elsewhere or tx.open_levels:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' in a branch, or to no plain tensor")
+        if value is self:  # as a module's `to` has it, where nothing is to be changed
+            return
         fakes = (self.fake, value.fake)
         if any(fake.is_inference() or fake.layout is not torch.strided for fake in fakes) or (
             fakes[0].device != fakes[1].device

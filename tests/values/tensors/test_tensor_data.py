@@ -115,6 +115,12 @@ def read_before(p: Tensor, q: Tensor) -> Tensor:
     return y
 
 
+def to_itself(p: Tensor, q: Tensor) -> Tensor:
+    y = p.sin()
+    p.data = p
+    return y * p
+
+
 PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     averaged: 1,
     exchanged: 1,
@@ -128,6 +134,7 @@ PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     set_twice: 3,
     scaled_then_used: 1,
     into_each_other: 2,
+    to_itself: 1,
     kept_beside: 2,
     read_before: 1,
     of_a_local: 2,
