@@ -7,6 +7,7 @@ program reached it from. Elsewhere the graph ends, and the real reference tells.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from dynajit.guards.source import (
 from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -105,6 +106,74 @@ def referent(tx: Tracer, reference: Value) -> Value:
     else:
         tx.guard(read, "SAME_OBJECT", known.source)
     return known
+
+
+# ------------------------------------------------------------------- containers of weak references, from outside
+
+
+def _held_at(key: weakref.ref[Any], container: Any) -> Any:
+    return container.data[key]
+
+
+def _has(key: weakref.ref[Any], there: bool, container: Any) -> bool:
+    return (key in container.data) is there
+
+
+def _looked_up(tx: Tracer, container: Value, key: Value) -> tuple[Any, weakref.ref[Any], bool]:
+    """The container, a reference to the key, and whether it is there; guarded."""
+    real, item = getattr(container, "real_object", None), getattr(key, "real_object", None)
+    kind: Any = type(item)
+    plain = kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+    if real is None or item is None or container.source is None or key.source is None:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{container.py_type().__qualname__} of objects made while tracing")
+    if not plain or not type(item).__weakrefoffset__ or type(real) not in (weakref.WeakKeyDictionary, weakref.WeakSet):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{container.py_type().__qualname__} with keys of a kind of their own")
+    _check_unchanged(tx, container)
+    tx.guard(key.source, "ID", item)
+    reference = weakref.ref(item)
+    there = reference in real.data
+    tx.guard(container.source, "PREDICATE", functools.partial(_has, reference, there), "has the same weak key")
+    return real, reference, there
+
+
+def _check_unchanged(tx: Tracer, container: Value) -> None:
+    """The container's own methods end graphs where they change it, but not all that the program may do to its parts."""
+    parts = vars(container.real_object).values()  # type: ignore[attr-defined]
+    models = [tx.known_object(part, ConstSource(part, "<part>")) for part in parts if type(part) in (dict, set, list)]
+    changed = {id(value) for value in tx.journal.dirty.values()}
+    if id(container) in changed or any(id(model) in changed for model in models):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{container.py_type().__qualname__} whose parts were changed")
+
+
+def _has_length(expected: int, container: Any) -> bool:
+    return len(container) == expected
+
+
+@models_of(weakref.WeakKeyDictionary.__len__, weakref.WeakValueDictionary.__len__, weakref.WeakSet.__len__)
+def _length(function: Any, tx: Tracer, container: Value) -> Value:
+    real = getattr(container, "real_object", None)
+    if real is None or container.source is None or not _lets_nothing_go(tx):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"len() of a {container.py_type().__qualname__} that may have changed")
+    found: int = function(real)
+    tx.guard(container.source, "PREDICATE", functools.partial(_has_length, found), f"has {found} items")
+    return ConstVal(found)
+
+
+@models_of(weakref.WeakKeyDictionary.__contains__, weakref.WeakSet.__contains__)
+def _has_weak_key(function: Any, tx: Tracer, container: Value, key: Value) -> Value:
+    return ConstVal(_looked_up(tx, container, key)[2])
+
+
+@models_of(weakref.WeakKeyDictionary.__getitem__, weakref.WeakKeyDictionary.get)
+def _at_weak_key(function: Any, tx: Tracer, container: Value, key: Value, *default: Value) -> Value:
+    real, reference, there = _looked_up(tx, container, key)
+    if not there and function is weakref.WeakKeyDictionary.get:
+        return default[0] if default else ConstVal(None)
+    if not there:
+        raise GraphBreak(breaks.RAISES, "KeyError: a weak reference")
+    assert container.source is not None
+    read = CallSource(container.source, functools.partial(_held_at, reference), "the value of a weak key in {}")
+    return tx.wrap(_held_at(reference, real), read)
 
 
 # ------------------------------------------------------------------------------------------------ who is alive

@@ -32,6 +32,7 @@ from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.known_truth import known_truth
 from dynajit.values.tensors.tensor_data import is_differentiated
+from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
 
 CONSTANT_ATTRIBUTES = frozenset(
     {
@@ -102,7 +103,6 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "data_ptr": breaks.UNSUPPORTED_TENSOR,
     "is_set_to": breaks.UNSUPPORTED_TENSOR,  # no two fake tensors share memory as the real ones may
     "storage": breaks.UNSUPPORTED_TENSOR,
-    "untyped_storage": breaks.UNSUPPORTED_TENSOR,
     "retain_grad": breaks.UNSUPPORTED_TENSOR,
     "requires_grad_": breaks.UNSUPPORTED_TENSOR,
     "resize_": breaks.UNSUPPORTED_TENSOR,
@@ -526,6 +526,8 @@ class TensorVal(Value):
 
 
 _ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
+    "_base": lambda tensor, tx: base_of(tx, tensor),
+    "_version": lambda tensor, tx: version_of(tx, tensor),
     "shape": TensorVal._shape,
     "data": TensorVal._data,
     "grad": TensorVal._grad,
@@ -536,6 +538,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
 }
 _METHODS: dict[str, Callable[[TensorVal, Tracer, Sequence[Value], dict[str, Value]], Value]] = {
     "size": TensorVal._size,
+    "untyped_storage": lambda tensor, tx, args, kwargs: StorageVal(tensor),
     "detach_": TensorVal._detach_,
     "set_": TensorVal._set_,
     "tolist": lambda tensor, tx, args, kwargs: tensor._tolist(tx),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import assert_same
+from dynajit.testing import assert_same, compare
 
 Tensor = torch.Tensor
 
@@ -103,3 +103,83 @@ def test_the_reference_is_returned() -> None:
     assert reference() is node
     del node
     assert reference() is None
+
+
+X = torch.arange(3.0)
+
+
+class Keyed:
+    def __init__(self) -> None:
+        self.items: Any = weakref.WeakKeyDictionary()
+        self.members: Any = weakref.WeakSet()
+        self.named: Any = weakref.WeakValueDictionary()
+
+
+def looks_up(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    found = holder.items[key] if key in holder.items else None  # noqa: SIM401
+    missing = holder.items.get(other, 5), holder.items.get(other)
+    return x * 2, found, missing, key in holder.members, other in holder.members
+
+
+def counts(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    return x * 2, len(holder.items), len(holder.members), len(holder.named)
+
+
+def clears(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    before = key in holder.items
+    holder.items.data.clear()
+    return x * 2, before, key in holder.items, len(holder.items)
+
+
+def adds(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    holder.members.add(other)
+    holder.items[other] = 7
+    return x * 2, other in holder.members, holder.items[other], len(holder.items)
+
+
+def drops(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    before = len(holder.items)
+    local = Node()
+    holder.items[local] = 3
+    during = len(holder.items)
+    del local
+    return x * 2, before, during, len(holder.items)
+
+
+def missing(x: Tensor, holder: Keyed, key: Node, other: Node) -> Any:
+    try:
+        return holder.items[other]
+    except KeyError:
+        return x + 1
+
+
+@pytest.mark.parametrize("program", [looks_up, counts, clears, adds, drops, missing])
+def test_containers_of_weak_references(program: Any) -> None:
+    def outcomes(run: Any) -> list[Any]:
+        holder, key, other = Keyed(), Node(), Node()
+        seen: list[Any] = []
+        for step in range(6):
+            if step == 1:
+                holder.items[key] = 3
+                holder.members.add(key)
+                holder.named["k"] = key
+            if step == 3:
+                holder.items[key] = 4
+            if step == 4:
+                key = Node()
+            seen.append(run(X, holder, key, other))
+            seen.append((len(holder.items), len(holder.members), len(holder.named)))
+        return seen
+
+    compare(outcomes(dynajit.compile(program, backend="eager")), outcomes(program))
+
+
+@pytest.mark.parametrize("program", [looks_up, counts])
+def test_reading_weak_containers_is_in_the_graph(program: Any) -> None:
+    holder, key = Keyed(), Node()
+    holder.items[key] = 3
+    run = dynajit.compile(program, backend="eager", fullgraph=True)
+    assert [*map(str, run(X, holder, key, Node()))] == [*map(str, program(X, holder, key, Node()))]
+    gone = weakref.ref(key)
+    del key
+    assert gone() is None and len(holder.items) == 0

@@ -1,0 +1,111 @@
+"""`untyped_storage()`, `_version` and `_base`: in the graph, as eager has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynajit
+from dynajit.testing import CompileCounter, assert_same
+
+X = torch.arange(8.0)
+
+
+def sizes(x: Tensor) -> Any:
+    y = x * 2
+    storage = x.untyped_storage()
+    return x + storage.size(), storage.nbytes(), len(y.untyped_storage()), y[2:].untyped_storage().size()
+
+
+def versions_of_what_is_made(x: Tensor) -> Any:
+    y = x * 2
+    before = y._version
+    view = y[1:]
+    y.add_(1)
+    view.mul_(2)
+    return y, before, y._version, view._version, torch.empty(3).fill_(1)._version
+
+
+def version_of_an_argument(x: Tensor) -> Any:
+    return x * 2, x._version
+
+
+def bases(x: Tensor) -> Any:
+    y = x * 2
+    view = y.view(2, 4)
+    return view._base is y, view[0]._base is y, y._base, x._base, x.view(-1)._base is x, y
+
+
+def cached_by_version(x: Tensor, cache: dict[str, Any]) -> Tensor:
+    if cache.get("version") != x._version:
+        cache["version"], cache["value"] = x._version, x.sum()
+    return x * cache["value"]
+
+
+@pytest.mark.parametrize("fn", [sizes, versions_of_what_is_made, version_of_an_argument, bases])
+def test_in_one_graph(fn: Callable[..., Any]) -> None:
+    assert_same(fn, X, repeat=3, graphs=1, breaks=0)
+
+
+def version_behind_a_write(x: Tensor) -> Any:
+    x.add_(1)
+    return x * 2, x._version - x.view(-1)._version
+
+
+def version_of_data(x: Tensor) -> Any:
+    y = x * 2
+    y.data.mul_(2)
+    return y, y._version
+
+
+def other_uses_of_a_storage(x: Tensor) -> Any:
+    y = x * 2
+    return y.untyped_storage().data_ptr() == y.data_ptr(), y.untyped_storage().device, y
+
+
+def resized(x: Tensor) -> Any:
+    y = x * 2
+    y.untyped_storage().resize_(0)
+    return y.shape, y.untyped_storage().size(), x + 1
+
+
+@pytest.mark.parametrize("fn", [version_behind_a_write, version_of_data, other_uses_of_a_storage, resized])
+def test_same_as_eager(fn: Callable[..., Any]) -> None:
+    assert_same(fn, X, repeat=3)
+
+
+def test_bases_of_views_that_are_arguments() -> None:
+    whole = torch.arange(8.0)
+    run = dynajit.compile(bases, backend="eager")
+    for given in (whole, whole.view(8), whole.detach(), whole.clone()):
+        for _ in range(2):
+            found, expected = run(given), bases(given)
+            assert found[:3] == expected[:3] and found[4] == expected[4]
+            assert found[3] is expected[3]
+
+
+def test_sizes_and_versions_that_change_do_not_compile_for_ever() -> None:
+    counter = CompileCounter()
+    run = dynajit.compile(version_of_an_argument, backend=counter)
+    x = torch.arange(8.0)
+    for _ in range(6):
+        assert run(x)[1] == x._version
+        x.add_(1)
+    assert counter.frame_count <= 2
+    run, whole = dynajit.compile(sizes, backend=counter), torch.arange(32.0)
+    for size in range(8, 14):
+        assert run(whole[:size].clone())[1:] == sizes(whole[:size].clone())[1:]
+        assert run(whole[:size])[1:] == sizes(whole[:size])[1:]
+
+
+def test_a_cache_by_version() -> None:
+    x, caches = torch.arange(8.0), ({}, {})  # type: tuple[dict[str, Any], dict[str, Any]]
+    run = dynajit.compile(cached_by_version, backend="eager")
+    for step in range(6):
+        torch.testing.assert_close(run(x, caches[0]), cached_by_version(x, caches[1]))
+        if step % 2:
+            x.mul_(2)
