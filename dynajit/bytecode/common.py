@@ -83,6 +83,7 @@ class Target(Protocol):
     JUMP_PREFIXES: dict[str, tuple[RawOp, ...]]
     #: True where the NULL of a plain call stands above the callable (3.13+) rather than below
     NULL_AFTER_CALLABLE: bool
+    LOCALS_ARE_ANEW: bool  # each locals() of a function gives a dictionary of its own (PEP 667)
 
     def jump_opname(self, op: str, backward: bool) -> str | None:
         """The raw name of canonical jump `op`, or None where this Python has none for that direction."""

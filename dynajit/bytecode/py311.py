@@ -93,6 +93,7 @@ LOWER: Final[dict[str, Lower]] = {
 LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {}
 JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
+LOCALS_ARE_ANEW: Final = False
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
     (op, kind is Kind.BACKWARD): raw for raw, op, kind in _JUMPS if raw != "JUMP_BACKWARD_NO_INTERRUPT"

@@ -202,6 +202,7 @@ LOWER: Final[dict[str, Lower]] = {
 LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {"FOR_ITER": (RawOp("END_FOR"),), "SEND": (RawOp("END_SEND"),)}
 JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
+LOCALS_ARE_ANEW: Final = False
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
     (op, kind is Kind.BACKWARD): raw for raw, op, kind in _JUMPS if raw != "JUMP_BACKWARD_NO_INTERRUPT"

@@ -115,6 +115,7 @@ JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {
     "POP_JUMP_IF_FALSE": (RawOp("TO_BOOL"),),
 }
 NULL_AFTER_CALLABLE: Final = True
+LOCALS_ARE_ANEW: Final = True
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
     (decoding.op, decoding.kind is Kind.BACKWARD): raw

@@ -27,6 +27,7 @@ from dynajit.bytecode.common import (
 )
 from dynajit.bytecode.common import binary_op as common_binary_op
 from dynajit.bytecode.py313 import JUMP_PREFIXES as JUMP_PREFIXES
+from dynajit.bytecode.py313 import LOCALS_ARE_ANEW as LOCALS_ARE_ANEW
 from dynajit.bytecode.py313 import LOWER as LOWER_313
 from dynajit.bytecode.py313 import NULL_AFTER_CALLABLE as NULL_AFTER_CALLABLE
 from dynajit.bytecode.py313 import TABLE as TABLE_313

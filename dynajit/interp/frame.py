@@ -82,7 +82,7 @@ class SymFrame:
         checkpoint: state before the instruction at hand, if that instruction may break.
         given: how the outermost frame's code is called.
         namespace: where the names of source text that runs in it are looked up.
-        gave_names: whether the program has a dictionary of the frame's local names.
+        gave_names: the dictionary of the frame's local names that the program was given last.
         opening: called when the frame starts to run, of one that goes on in the middle of its code.
     """
 
@@ -111,7 +111,7 @@ class SymFrame:
         self.given = Given((), frozenset())
         self.opening: Callable[[Any], None] | None = None
         self.namespace: Any = None
-        self.gave_names = False
+        self.gave_names: Value | None = None
         self.loops: list[Loop] = loops(code)
         #: where loops are entered, and what they span
         self.loop_starts = {loop.entry: loop.members for loop in self.loops}

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from dynajit.bytecode import decode
+from dynajit.bytecode import decode, target
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
@@ -75,7 +75,7 @@ def _caller(tx: Tracer, called: str) -> Any:
     frame = tx.frames[-1]
     bound = (name for name in (*frame.locals, *frame.cells) if name not in frame.code_object.co_varnames)
     hidden = any(name not in (*frame.code_object.co_cellvars, *frame.code_object.co_freevars) for name in bound)
-    if frame.code.names_locals is None or frame.gave_names or hidden:
+    if frame.code.names_locals is None or hidden:
         raise GraphBreak(breaks.FRAME_INTROSPECTION, called)
     return frame
 
@@ -95,14 +95,30 @@ def _names(tx: Tracer, frame: Any) -> Iterator[tuple[str, Value]]:
             yield name, value
 
 
+def _brought_up_to_date(tx: Tracer, frame: Any) -> Value | None:
+    """The dictionary that the program has of the frame's names, where CPython keeps one for a frame."""
+    given: Value | None = frame.gave_names
+    if given is None or target().LOCALS_ARE_ANEW:
+        return None
+    bound = dict(_names(tx, frame))
+    code = frame.code_object
+    for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        if name in bound:
+            given.setitem(tx, ConstVal(name), bound[name])
+        elif given.contains(tx, ConstVal(name)):
+            given.delitem(tx, ConstVal(name))
+    return given
+
+
 @builtin(locals)
 def locals_(tx: Tracer) -> Value:
-    """A second call would give the same dictionary, brought up to date, in some releases."""
-    frame = _caller(tx, "a second locals() in one function, or one that is called in another way")
-    made = DictVal()
-    for name, value in _names(tx, frame):
-        made.setitem(tx, ConstVal(name), value)
-    frame.gave_names = True
+    frame = _caller(tx, "locals() that is called in another way")
+    made = _brought_up_to_date(tx, frame)
+    if made is None:
+        made = DictVal()
+        for name, value in _names(tx, frame):
+            made.setitem(tx, ConstVal(name), value)
+        tx.journal.set_attr(frame, "gave_names", made)
     return made
 
 
@@ -115,8 +131,12 @@ def vars_(tx: Tracer, obj: Value | None = None) -> Value:
 def dir_(tx: Tracer, *objects: Value) -> Value:
     if objects:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"dir() of {objects[0].describe()}")
-    frame = _caller(tx, "dir() that is called in another way, or after locals()")
-    return tx.new_list([ConstVal(name) for name in sorted(name for name, _ in _names(tx, frame))])
+    frame = _caller(tx, "dir() that is called in another way")
+    given = _brought_up_to_date(tx, frame)
+    names = [name for name, _ in _names(tx, frame)] if given is None else [key.const() for key in tx.unpack(given)]
+    if not all(type(name) is str for name in names):
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "dir() of names that are no text")
+    return tx.new_list([ConstVal(name) for name in sorted(names)])
 
 
 @builtin(eval)
@@ -130,12 +150,14 @@ def exec_(tx: Tracer, source: Value, globals: Value | None = None, locals: Value
 
 
 def _run(tx: Tracer, mode: str, source: Value, globals_: Value | None, locals_: Value | None) -> Value:
-    caller = _caller(tx, f"{mode}() that is called in another way, or after locals()")
+    caller = _caller(tx, f"{mode}() that is called in another way")
     tables = [None if table is None or table.py_type() is type(None) else table for table in (globals_, locals_)]
     if not source.is_const() or source.py_type() is not str or any(type(t) is not DictVal for t in tables if t):
         raise GraphBreak(
             breaks.FRAME_INTROSPECTION, f"{mode}() of what is not plain text, or in other than dictionaries"
         )
+    if tables == [None, None]:
+        tables[1] = _brought_up_to_date(tx, caller)
     space = Namespace(caller, *tables)
     if space.globals is not None and not space.globals.contains(tx, _BUILTINS):
         table = builtins.__dict__

@@ -112,7 +112,41 @@ def removes(x):
         return x * 2, str(error)
 
 
+def twice(x):
+    first = locals()
+    y = x + 1
+    second = locals()
+    return first is second, sorted(first), sorted(second), y
+
+
+def asks_twice(x):
+    if "z" in locals():
+        return x
+    z = x + 1
+    return z, len(vars()), dir()
+
+
+def adds_a_name(x):
+    given = locals()
+    given["added"] = 3
+    y = x + 1
+    del x
+    return [*given], dir(), [*locals()], "added" in vars(), y
+
+
+def evaluates_an_added_name(x):
+    locals()["added"] = 3
+    try:
+        return x * eval("added")
+    except NameError:
+        return x
+
+
 WHOLE = [
+    asks_twice,
+    adds_a_name,
+    twice,
+    evaluates_an_added_name,
     reads_one,
     returns_all,
     asks,
@@ -132,13 +166,6 @@ def breaks_before(x):
     y = x * 2
     print(y.sum().item())
     return locals()["y"]
-
-
-def twice(x):
-    first = locals()
-    y = x + 1
-    second = locals()
-    return first is second, sorted(first), sorted(second), y
 
 
 def sets_a_name(x):
@@ -182,7 +209,7 @@ def imports_all(x):
     return x * space["pi"]
 
 
-AS_IT_IS = [breaks_before, twice, sets_a_name, malformed, of_a_mapped, function_of_its_own_globals, imports_all, runs]
+AS_IT_IS = [breaks_before, sets_a_name, malformed, of_a_mapped, function_of_its_own_globals, imports_all, runs]
 
 
 @pytest.mark.parametrize("fn", WHOLE)
