@@ -217,6 +217,8 @@ class RuntimeCall:
 class TrainingCall:
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+    @property
+    def made_of(self) -> tuple[Any, ...]: ...
     def __init__(
         self,
         forward: Callable[..., Any],

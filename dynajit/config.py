@@ -58,7 +58,7 @@ class Config:
         "", "a second folder of compiled kernels that is only read, as in an image or on a shared file system"
     )
     keep_variants: bool = _doc(
-        False, "keep whole graphs for inference on CPUs in cache_dir with their guards: the next process does not trace"
+        False, "keep what is compiled for CPUs in cache_dir with its guards: the next process does not trace"
     )
     cache_size_mb: int = _doc(1024, "the least recently used kernels beyond this many megabytes are deleted")
     compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")

@@ -217,9 +217,19 @@ def readable(tree: Tree, names: Mapping[str, str] | None = None) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def function_of(tree: Tree, names: tuple[str, ...]) -> Callable[..., Any]:
-    """A Python function of these symbols that computes the tree."""
+    """A Python function of these symbols that computes the tree; `computed` says which."""
     made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {readable(tree)}", {"math": math})
+    made.__dict__[_COMPUTES] = tree, names
     return made
+
+
+def computed(function: Any) -> tuple[Tree, tuple[str, ...]] | None:
+    """What a function of `function_of` was made of; None: it is another one."""
+    found: tuple[Tree, tuple[str, ...]] | None = vars(function).get(_COMPUTES)
+    return found
+
+
+_COMPUTES = "_computes"
 
 
 def words_of(tree: Tree, loads: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -313,6 +313,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->forward = Py_NewRef(forward);
     self->backward = Py_NewRef(backward);
     self->usual = Py_NewRef(backward);
+    self->made_of = Py_NewRef(args);
     self->again = again != Py_None ? Py_NewRef(again) : nullptr;
     self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
     self->n_saved = n_saved;
@@ -344,6 +345,7 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->forward);
     Py_VISIT(self->backward);
     Py_VISIT(self->usual);
+    Py_VISIT(self->made_of);
     Py_VISIT(self->again);
     Py_VISIT(self->partial);
     return 0;
@@ -355,6 +357,7 @@ int call_clear(PyObject *object)
     Py_CLEAR(self->forward);
     Py_CLEAR(self->backward);
     Py_CLEAR(self->usual);
+    Py_CLEAR(self->made_of);
     Py_CLEAR(self->again);
     Py_CLEAR(self->partial);
     return 0;
@@ -379,6 +382,7 @@ void call_dealloc(PyObject *object)
 PyMemberDef call_members[] = {
     {"forward", T_OBJECT, offsetof(TrainingCall, forward), READONLY, "The compiled forward graph."},
     {"backward", T_OBJECT, offsetof(TrainingCall, backward), READONLY, "The compiled backward graph."},
+    {"made_of", T_OBJECT, offsetof(TrainingCall, made_of), READONLY, "The arguments by position."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(TrainingCall, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };

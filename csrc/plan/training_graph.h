@@ -60,6 +60,7 @@ struct TrainingCall {
     PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
     PyObject *partial;  /* a mapping: which gradients there are, as bytes -> backward that takes only those; NULL: zeros */
     PyObject *usual;    /* the backward that ran last, at first the one of all gradients */
+    PyObject *made_of;  /* the arguments that it was made of, for who writes it down */
     PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */

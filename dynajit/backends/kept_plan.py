@@ -1,17 +1,20 @@
-"""What `codegen` made of an inference graph as data, and back, for variants that the next process finds (`kept/`).
+"""What `codegen` made of a graph as data, and back, for variants that the next process finds (`kept/`).
 
-In:  the callable that the backend returned. Out: `to_data(compiled)`: JSON with the plan and the text of its kernels,
-     whose libraries are in the artifact store; `from_data(data)`: a callable that does the same. `NotKept` for what has
-     no such form: weights that were taken as constants, graphs with gradients, on GPUs, or that run operator by
-     operator. Where a graph would have to run so after all, because inputs overlap or an index is refused, the callable
-     raises, and the frame is run again (`resume/rerun.py`).
+In:  the callable that the backend returned. Out: `to_data(compiled)`: JSON with the plan, or those of the forward and
+     the backward graph, and the text of their kernels, whose libraries are in the artifact store; `from_data(data)`: a
+     callable that does the same. `NotKept` for what has no such form: weights that were taken as constants, graphs in
+     torch's own wrapper, with more than two results to differentiate, on GPUs, or that run operator by operator. Where
+     a graph would have to run so after all, because inputs overlap or an index is refused, the callable raises, and
+     the frame is run again (`resume/rerun.py`).
 Also here, since `kept/` knows backends alone: the files, and the machine that kernels are for.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +23,8 @@ from typing import Any
 import torch
 
 from dynajit import _C
+from dynajit.aot.training.double_backward import DoubleBackward
+from dynajit.backends import kept_graph
 from dynajit.backends.registry import lookup_backend
 from dynajit.codegen.plan import Plan
 from dynajit.runtime import cpu, plan_data, store, toolchain
@@ -30,47 +35,134 @@ _MAX_CONSTANT_BYTES = 256
 _NAMESPACES = frozenset({"aten", "prims", "prim"})
 _TARGETS = frozenset({"torch", "_operator", "operator", "math", "builtins", "dynajit"})
 _SUFFIX = ".variant"
+# a backward graph is compiled for each set of the results' gradients
+_MAX_PARTIAL = 2
 
 
 class NotKept(Exception):
     """Something of a variant has no form as data, or a condition does not hold here; the text says what."""
 
 
-def to_data(compiled: Callable[..., Any]) -> dict[str, Any]:
-    """The callable that `codegen` returned for an inference graph. Raises NotKept."""
+def to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, Any]:
+    """The callable that `codegen` returned for a graph; `name` gives how another process finds a function. Raises
+    NotKept."""
+    try:
+        return _to_data(compiled, name)
+    except plan_data.NotData as why:
+        raise NotKept(str(why)) from None
+
+
+def _to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, Any]:
     if isinstance(compiled, _C.RuntimeCall):
         written = compiled.written if compiled.eager is not None else None
-        return {"inner": to_data(compiled.compiled), "written": written, "no_autocast": compiled.no_autocast}
+        return {"inner": _to_data(compiled.compiled, name), "written": written, "no_autocast": compiled.no_autocast}
+    if isinstance(compiled, _C.TrainingCall):
+        return _training_to_data(compiled, name)
     plan = getattr(compiled, "plan", None) if isinstance(compiled, _C.PlanExecutor) else None
     if not isinstance(plan, Plan):
-        raise NotKept(f"its graph is a {type(compiled).__name__}, not one plan for inference")
-    if plan.returns is not None:
-        raise NotKept("its graph is for training")
+        raise NotKept(f"its graph is a {type(compiled).__name__}, not one plan")
+    data = plan_data.to_data(plan)
+    constants = {name: _tensor_to_data(name, value) for name, value in plan.constants.items()}
+    return {"plan": data, "source": plan.source, "constants": constants, "returns": plan.returns, "eager": None}
+
+
+def _training_to_data(compiled: _C.TrainingCall, name: kept_graph.Name) -> dict[str, Any]:
+    forward, backward, *numbers, again, partial = compiled.made_of[:9]
+    if partial is not None and len(partial.reach.inputs) > _MAX_PARTIAL:
+        raise NotKept("several of its results have gradients")
+    if again is not None and not isinstance(again, DoubleBackward):
+        raise NotKept("its backward is differentiated in a way of the program's")
+    sets = [] if partial is None else itertools.product((0, 1), repeat=len(partial.reach.inputs))
+    backwards = [
+        [key.hex(), _backward_to_data(partial[key], name), sorted(partial.unneeded(key))]
+        for key in map(bytes, sets)
+        if any(key)
+    ]
+    return {
+        "forward": _to_data(forward, name),
+        "backward": _backward_to_data(backward, name) if partial is None else None,
+        "backwards": backwards,
+        "numbers": [*numbers, *compiled.made_of[9:]],
+        "again": None if again is None else kept_graph.to_data(again.forward, name),
+    }
+
+
+def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name) -> dict[str, Any] | None:
+    """The plan, with the graph that raises the operator's error where a kernel refuses a value."""
+    if compiled is None:
+        return None
+    data = _to_data(compiled, name)
+    if may_refuse(data):
+        inner, inside = (compiled.compiled, data["inner"]) if isinstance(compiled, _C.RuntimeCall) else (compiled, data)
+        plan: Plan = inner.plan  # type: ignore[attr-defined]
+        inside["eager"] = None if plan.eager is None else kept_graph.to_data(plan.eager, name)
+    return data
+
+
+def from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> Callable[..., Any]:
+    """The callable that was written; `overlapping` is called instead where an input that it writes overlaps another
+    one; `find` finds functions. Raises NotKept, ToolchainError, OSError."""
     try:
-        data = plan_data.to_data(plan)
+        return _from_data(data, overlapping, find)
     except plan_data.NotData as why:
         raise NotKept(str(why)) from None
-    constants = {name: _tensor_to_data(name, value) for name, value in plan.constants.items()}
-    return {"plan": data, "source": plan.source, "constants": constants}
 
 
-def from_data(data: dict[str, Any], overlapping: Callable[..., Any]) -> Callable[..., Any]:
-    """The callable that was written; `overlapping` is called instead where an input that it writes overlaps another
-    one. Raises NotKept, ToolchainError, OSError."""
+def _from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> Callable[..., Any]:
     if "inner" in data:
         eager = overlapping if data["written"] is not None else None
-        return _C.RuntimeCall(from_data(data["inner"], overlapping), eager, data["written"] or (), data["no_autocast"])
+        inner = _from_data(data["inner"], overlapping, find)
+        return _C.RuntimeCall(inner, eager, data["written"] or (), data["no_autocast"])
+    if "forward" in data:
+        return _training_of(data, overlapping, find)
     constants = {name: _tensor_of(row) for name, row in data["constants"].items()}
-    try:
-        return cpu.build(plan_data.from_data(data["plan"], data["source"], constants))
-    except plan_data.NotData as why:
-        raise NotKept(str(why)) from None
+    plan = plan_data.from_data(data["plan"], data["source"], constants)
+    original = None if data["eager"] is None else kept_graph.KeptGraph(data["eager"], find)
+    return cpu.build(dataclasses.replace(plan, returns=data["returns"], eager=original))
+
+
+def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> _C.TrainingCall:
+    def made(part: dict[str, Any] | None) -> Any:
+        return None if part is None else _from_data(part, overlapping, find)
+
+    n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws = data["numbers"]
+    backwards = KeptBackwards({bytes.fromhex(key): made(part) for key, part, _ in data["backwards"]})
+    backwards.unneeded = {bytes.fromhex(key): frozenset(places) for key, _, places in data["backwards"]}
+    backward = made(data["backward"]) if data["backward"] is not None else backwards[max(backwards)]
+    again = None if data["again"] is None else DoubleBackward(kept_graph.KeptGraph(data["again"], find))
+    watched = [(*row[:3], tuple(row[3])) for row in watched]
+    halves: tuple[Any, Any] = made(data["forward"]), backward
+    numbers = n_saved, n_checked, differentiable, wanted, layouts
+    return _C.TrainingCall(*halves, *numbers, again, backwards or None, reaches, uses_up, watched, draws)
+
+
+class KeptBackwards(dict[bytes, "Callable[..., Any] | None"]):
+    """The backward graphs for all the gradients that there may be, as `PartialBackwardCache` has them.
+
+    Attributes:
+        unneeded: for each, the parameters that it makes no use of.
+    """
+
+    unneeded: dict[bytes, frozenset[int]]
+
+    def needs(self, defined: bytes, place: int) -> bool:
+        """Whether the backward of these gradients makes use of its parameter number `place`."""
+        return place not in self.unneeded[defined]
+
+
+def is_flat(compiled: Callable[..., Any]) -> bool:
+    """Whether the callable that was made calls hardly any function written in Python."""
+    if isinstance(compiled, _C.RuntimeCall):
+        return compiled.eager is None and is_flat(compiled.compiled)
+    return isinstance(compiled, _C.PlanExecutor)
 
 
 def may_refuse(data: dict[str, Any]) -> bool:
     """Whether a kernel may refuse a value: the callable raises where the graph would run operator by operator."""
     if "inner" in data:
         return may_refuse(data["inner"])
+    if "forward" in data:
+        return may_refuse(data["forward"])
     return any(checked for _, _, _, checked, _ in data["plan"]["kernels"])
 
 
@@ -108,8 +200,10 @@ def machine() -> str:
 
 
 def read(key: str) -> bytes | None:
-    """The file kept under the key, checked; None: there is none."""
+    """The file kept under the key, checked; None: there is none. Raises NotKept where it is not as it was written."""
     path = store.lookup(key, _SUFFIX)
+    if path is None and store.find().holds(key, _SUFFIX):
+        raise NotKept("the file is damaged")
     try:
         return None if path is None else path.read_bytes()
     except OSError:  # deleted meanwhile

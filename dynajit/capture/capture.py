@@ -273,7 +273,7 @@ class FrameCapture:
         self.part = part_of(function)
         self.answers = Answers()
         self.jobs: list[background.BackgroundCompile] = []
-        self.made: Made | None = None  # if it is one whole graph
+        self.made: Made | None = None
 
     def run(self) -> _C.Variant | None:
         try:
@@ -484,7 +484,10 @@ class FrameCapture:
 
     def _left_eager(self, tx: Interpreter) -> _C.Variant | None:
         tx.guard_shapes()
-        return self._eager(tx.guards)
+        variant = self._eager(tx.guards)
+        if variant is not None and (self.record.skipped or "").startswith(NOTHING):
+            self.made = Made(self.function, None, tx.guards, (), tx.assumed, None, None, self.session, True)
+        return variant
 
     def _eager(self, guards: GuardSet) -> _C.Variant | None:
         """The frame runs eagerly where these guards hold; what it calls is still captured.
@@ -571,8 +574,6 @@ class FrameCapture:
                 guards = guards.filtered(self.session.choices.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
-        if emission.plan is None and self.part is None:
-            self.made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
@@ -581,9 +582,10 @@ class FrameCapture:
         # it doesn't look at why the exception is raised, so states fit it that another variant has a whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
         last = broken is not None and broken.kind == breaks.RAISES.id
-        return _C.Variant(
-            program, function, emission.plan is not None, self.function.__globals__, data, self.session, last
-        )
+        hook = emission.plan is not None
+        handed, parts = emission.handed, self.session
+        self.made = Made(self.function, code, guards, handed, tx.assumed, module, called, parts, hook, last)
+        return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, last)
 
     def _graph_call(
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]

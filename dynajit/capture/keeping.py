@@ -2,7 +2,7 @@
 
 In: a session, and a call that no variant fits. Out: `lookup`, where such variants are looked for; `taken`, the one that
 fits, added to the code's. Nothing is looked for or kept where the capture itself is what the user wants to see
-(`explain`, a debug folder, `verify`), nor for parts of functions.
+(`explain`, a debug folder, `verify`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from dynajit import _C
 from dynajit.backends import kept_plan
+from dynajit.bytecode import copy_of, part_of
 from dynajit.capture.session import Session
 from dynajit.capture.variants import VariantData, role_of
 from dynajit.config import config
@@ -28,7 +29,7 @@ def lookup(session: Session, function: types.FunctionType, values: tuple[Any, ..
         return None
     if choices.verify or config.verify or config.planted_bug or choices.background or choices.guard_filter is not None:
         return None
-    if "_continues" in function.__dict__ or debug.enabled() or records.is_listened():
+    if debug.enabled() or records.is_listened():
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return None
@@ -38,14 +39,17 @@ def lookup(session: Session, function: types.FunctionType, values: tuple[Any, ..
 
 def taken(found: Lookup, session: Session, values: tuple[Any, ...]) -> _C.Variant | None:
     """The kept variant that fits the call, among the code's variants from now on."""
-    loaded = found.load()
+    loaded = found.load(session)
     if loaded is None:
         return None
     code, globals_ = found.function.__code__, found.function.__globals__
-    _C.mark_ours(loaded.code)
-    function = types.FunctionType(loaded.code, globals_, code.co_name)
-    data = VariantData(loaded.guards, found.compile_id, role=role_of(code, loaded.guards))
-    variant = _C.Variant(loaded.program, function, False, globals_, data, session)
+    eager = loaded.code is None
+    made = copy_of(code, part_of(found.function)) if loaded.code is None else loaded.code
+    _C.mark_ours(made)
+    function = types.FunctionType(made, globals_, code.co_name)
+    data = VariantData(loaded.guards, found.compile_id, eager, role=role_of(code, loaded.guards))
+    hook, last = loaded.needs_hook, loaded.asked_last
+    variant = _C.Variant(loaded.program, function, hook, globals_, data, session, last)
     seen = session.memory(code).seen
     for source, value in loaded.sized:  # what differs from it at the next capture varies
         if isinstance(value, torch.Tensor):

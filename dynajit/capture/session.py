@@ -161,7 +161,7 @@ class Session:
         # code objects with variants of this session
         self.codes = CodeSet()
         self._owner: Callable[[], Owner | None] = lambda: None
-        self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._continuations: dict[tuple[Any, ...], Any] = {}
         self._roots = CodeSet()
         self._memories: dict[int, tuple[weakref.ref[types.CodeType], Memory]] = {}
         self.idle = Idle()
@@ -278,7 +278,7 @@ class Session:
                 if source in found:
                     kept.add(there)
 
-    def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
+    def continuation(self, resume: Resume, inner: InnerCall | None) -> _C.CompiledFunction:
         """The call object that goes on in a frame; made once for each shape."""
         frame = resume.frame
         slots = slot_kinds(resume, inner is not None)
@@ -296,10 +296,48 @@ class Session:
         made = self._continuations.get(key)
         if made is None:
             part = Part(frame.code, resume.at, slots, resume.locals, resume.cells, inner, resume.shared, resume.throw)
-            function = part.function(frame.globals, _C.tail, _C.call_eager, self._whole)
-            self._compile_too(function)
-            made = self._continuations[key] = self._call_object(function)
+            made = self._continuations[key] = self._stub(part, frame.globals)
         return made
+
+    def go_on(self, part: Part, globals_: dict[str, Any], varying: Sequence[Source] = ()) -> _C.CompiledFunction:
+        """The same for a part that was kept."""
+        key = (
+            *(id(part.code.code), part.index, part.stack, part.locals, part.cells, part.shared, part.throw),
+            *(id(globals_), part.inner),
+        )
+        made = self._continuations.get(key)
+        if made is None:
+            made = self._continuations[key] = self._stub(part, globals_)
+        function: Any = made.function
+        self.expect(function, varying)
+        return made
+
+    def _stub(self, part: Part, globals_: dict[str, Any]) -> _C.CompiledFunction:
+        function = part.function(globals_, _C.tail, _C.call_eager, self._whole)
+        self._compile_too(function)
+        return self._call_object(function)
+
+    def expected(self, function: types.FunctionType) -> list[Source]:
+        """What `expect` was told of a part."""
+        return self.memory(function.__code__).seen.expected()
+
+    def body(
+        self, code: types.CodeType, globals_: dict[str, Any], whole: Code, varying: Sequence[Source]
+    ) -> _C.CompiledFunction:
+        """The call object of a loop's body that was kept; made once for each code."""
+        key = (id(whole.code), id(globals_), code)
+        made = self._continuations.get(key)
+        if made is None:
+            made = self._continuations[key] = self._body(whole, globals_, code, varying)
+        return made
+
+    def _body(
+        self, whole: Code, globals_: dict[str, Any], code: types.CodeType, varying: Sequence[Source]
+    ) -> _C.CompiledFunction:
+        function = self._part(whole, globals_, code)
+        self.expect(function, varying)
+        self.memory(function.__code__).seen.counters.update(varying)
+        return self._call_object(function)
 
     def _whole(self, part: Part, stub: types.FunctionType) -> Callable[..., Any]:
         """What a stub that is not captured hands over to."""
@@ -315,11 +353,7 @@ class Session:
         key = (*where, cut.named, cut.shared, cut.cells, cut.kept, "shell")
         made = self._continuations.get(key)
         if made is None:
-            function = self._part(frame.code, frame.globals, build_body(cut))
-            self.expect(function, varying)
-            self.memory(function.__code__).seen.counters.update(varying)
-            body = self._call_object(function)
-            code = build_shell(cut, body)
+            code = build_shell(cut, self._body(frame.code, frame.globals, build_body(cut), varying))
             _C.mark_ours(code)
             made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
             made.__dict__["_continues"] = (frame.code, frame.code_object)

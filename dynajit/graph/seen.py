@@ -69,6 +69,10 @@ class Seen:
         if self.dynamic is not False:
             self._numbers[source] = CHANGED
 
+    def expected(self) -> list[Source]:
+        """The numbers that are known to vary."""
+        return [source for source, number in self._numbers.items() if number is CHANGED]
+
     def tensor(self, source: Source, real: torch.Tensor) -> Dimensions | None:
         """What is symbolic of this tensor; None: nothing."""
         marks = marks_of(real)

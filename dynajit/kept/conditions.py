@@ -35,7 +35,7 @@ _BY_IDENTITY = frozenset({"TYPE", "ID", "CODE"})
 _OF_SOURCES = frozenset({"SAME_OBJECT", "NOT_ALIASED"})
 # kinds of sources -> their fields
 _LOCALS = {"LocalSource": ("index", "local_name"), "CellSource": ("index", "local_name")}
-_FIELDS: dict[str, tuple[str, ...]] = {
+FIELDS: dict[str, tuple[str, ...]] = {
     **_LOCALS,
     "GlobalSource": ("global_name",),
     "CellContentsSource": (),
@@ -77,7 +77,7 @@ class Writer:
             return [self.describer.name(source.obj), source.name()]
         if isinstance(source, sources.CallSource):
             return [self.describer.name(source.function), source.name().replace("{", "{{").replace("}", "}}")]
-        fields = _FIELDS.get(type(source).__name__)
+        fields = FIELDS.get(type(source).__name__)
         if fields is None:
             raise NotKept(f"{source.name()} is reached by a {type(source).__name__}")
         return [self.value(getattr(source, field)) for field in fields]
@@ -130,7 +130,7 @@ class Writer:
             return [_modes(params[0])]
         if kind == "RELATION":
             tree, names, others, note = params
-            return [_tree(tree), list(names), [self.source(other) for other in others], note]
+            return [tree_to_data(tree), list(names), [self.source(other) for other in others], note]
         if kind == "PREDICATE" and type(params[0]) is functools.partial and not params[0].keywords:
             predicate, text = params
             kind_of_set, members = predicate.args[:2] if predicate.func is has_members else (None, ())
@@ -233,7 +233,7 @@ class Reader:
             return (self._tensor(obj, source, *data),)
         if kind == "RELATION":
             tree, names, others, note = data
-            return _tree_of(tree), names, [self.sources[other] for other in others], note
+            return tree_of(tree), names, [self.sources[other] for other in others], note
         if kind == "PREDICATE" and data[0] == "set":
             return self._members(obj, source, data[1], data[2]), data[3]
         if kind == "PREDICATE":
@@ -297,10 +297,10 @@ def _numbers(numbers: Sequence[int | None] | None) -> list[int | None] | None:
     return None if numbers is None else list(numbers)
 
 
-def _tree(tree: Any) -> Data:
+def tree_to_data(tree: Any) -> Data:
     """A tree of `dynajit/symbols.py`: tuples of texts and numbers."""
-    return [_tree(part) for part in tree] if isinstance(tree, tuple) else ["leaf", constant(tree)]
+    return [tree_to_data(part) for part in tree] if isinstance(tree, tuple) else ["leaf", constant(tree)]
 
 
-def _tree_of(data: Data) -> Any:
-    return constant_of(data[1]) if data[0] == "leaf" else tuple(map(_tree_of, data))
+def tree_of(data: Data) -> Any:
+    return constant_of(data[1]) if data[0] == "leaf" else tuple(map(tree_of, data))

@@ -177,13 +177,16 @@ class Describer:
                     *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_stacksize),
                     *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
                     *(code.co_code, code.co_linetable, code.co_exceptiontable),
-                    [
-                        self.code(each) if isinstance(each, types.CodeType) else constant(each)
-                        for each in code.co_consts
-                    ],
+                    list(map(self._of_constant, code.co_consts)),
                 ]
             )
         return found
+
+    def _of_constant(self, value: Any) -> Data:
+        """A constant of code: of generated code also functions that it calls."""
+        if isinstance(value, types.CodeType):
+            return self.code(value)
+        return self.of(value) if isinstance(value, types.FunctionType) else constant(value)
 
     def _function(self, function: types.FunctionType) -> str:
         """The code, and the marks that say how it is traced. Defaults and cells may be given others while it is the
@@ -271,11 +274,15 @@ class Describer:
         raise NotKept(f"the code of {code.co_qualname} is not found by a name")
 
     def name_of_code(self, code: types.CodeType, module: str) -> Data:
-        """The same for the code of a function that is found by a name. Raises NotKept."""
-        parts = found_at(module, code.co_qualname, lambda found: getattr(found, "__code__", None) is code)
+        """The same for the code of a function that is found by a name, or for code inside of such. Raises NotKept."""
+        qualname, _, _ = code.co_qualname.partition(".<locals>.")
+        parts = found_at(module, qualname, lambda found: nested(getattr(found, "__code__", None), code) is not None)
         if parts is None:
             raise NotKept(f"the code of {module}.{code.co_qualname} is not found by a name")
-        return ["named", module, [*parts, "__code__"], self.of(code)]
+        holder = functools.reduce(step, parts, sys.modules[module])
+        path = nested(holder.__code__, code)
+        assert path is not None
+        return ["named", module, [*parts, "__code__", *path], self.of(code)]
 
     def find(self, data: Data) -> Any:
         """The object that is there under the name, if it is what it was. Raises NotKept."""
@@ -283,10 +290,10 @@ class Describer:
             return vars(module_named(data[1]))
         _, module, parts, wanted = data
         try:
-            found = functools.reduce(_step, parts, module_named(module))
-        except (AttributeError, KeyError):
-            raise NotKept(f"{module}.{'.'.join(parts)} is not there") from None
-        self.compare(found, wanted, f"{module}.{'.'.join(parts)}")
+            found = functools.reduce(step, parts, module_named(module))
+        except (AttributeError, KeyError, IndexError):
+            raise NotKept(f"{module}.{'.'.join(map(str, parts))} is not there") from None
+        self.compare(found, wanted, f"{module}.{'.'.join(map(str, parts))}")
         return found
 
     def compare(self, obj: Any, wanted: Data, where: str) -> None:
@@ -327,7 +334,7 @@ def found_at(module: str, qualname: str, fits: Callable[[Any], bool]) -> list[st
     """The attributes that lead from the module to what fits: the qualified name, and on to what a wrapper holds."""
     parts = qualname.split(".")
     try:
-        found = functools.reduce(_step, parts, sys.modules[module])
+        found = functools.reduce(step, parts, sys.modules[module])
     except (AttributeError, KeyError):
         return None
     for _ in range(_MAX_WRAPPED):
@@ -364,8 +371,21 @@ def _peek(obj: Any, name: str) -> Any:
     return getattr(obj, name, None) if isinstance(obj, _WRAPPING) else None
 
 
-def _step(obj: Any, part: str) -> Any:
-    """An attribute; of a class what is in its namespace, or a base's, as it is."""
+def nested(code: Any, wanted: types.CodeType) -> list[int] | None:
+    """The places among constants at which code lies in other code; none if it is that itself, None if it is nowhere."""
+    if code is wanted:
+        return []
+    for place, each in enumerate(code.co_consts if isinstance(code, types.CodeType) else ()):
+        further = nested(each, wanted) if isinstance(each, types.CodeType) else None
+        if further is not None:
+            return [place, *further]
+    return None
+
+
+def step(obj: Any, part: str | int) -> Any:
+    """An attribute; of a class what is in its namespace, or a base's, as it is; of code the constant at that place."""
+    if isinstance(part, int):
+        return obj.co_consts[part]
     if issubclass(type(obj), enum.EnumMeta) and part in obj.__members__:
         return obj.__members__[part]
     if isinstance(obj, type):

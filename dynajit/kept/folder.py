@@ -21,6 +21,7 @@ from dynajit.backends.kept_plan import NotKept
 from dynajit.exc import DynajitError
 from dynajit.kept import key, variant
 from dynajit.kept.describe import Data
+from dynajit.kept.parts import Parts
 from dynajit.report import logs
 from dynajit.report.counters import counters
 
@@ -50,14 +51,14 @@ class Lookup:
         except (NotKept, DynajitError) as why:  # no compiler
             self._tell("not kept", str(why))
 
-    def load(self) -> variant.Loaded | None:
+    def load(self, parts: Parts) -> variant.Loaded | None:
         """The first variant whose conditions hold."""
         for slot in range(SLOTS if self._key is not None else 0):
-            contents = kept_plan.read(self._name(slot))
-            if contents is None:
-                break
             try:
-                found = self._loaded(contents)
+                contents = kept_plan.read(self._name(slot))
+                if contents is None:
+                    break
+                found = self._loaded(contents, parts)
             except (NotKept, DynajitError, OSError) as why:
                 self.missed.append(str(why))
                 continue
@@ -69,22 +70,25 @@ class Lookup:
         counters["kept"]["missed"] += 1
         return None
 
-    def _loaded(self, contents: bytes) -> variant.Loaded:
+    def _loaded(self, contents: bytes, parts: Parts) -> variant.Loaded:
         name = f"dynajit {self.compile_id} {self.function.__code__.co_name}"
         try:
             data: dict[str, Data] = json.loads(contents)
-            return variant.from_data(data, self.function, self.values, name)
+            if data["key"] != self._key:
+                raise NotKept("it was kept for another call, or by another dynajit")
+            return variant.from_data(data, self.function, self.values, name, parts)
         except _MALFORMED as error:
             raise NotKept(f"it is not as dynajit writes it ({type(error).__name__}: {error})") from error
 
     def keep(self, made: variant.Made | None) -> None:
-        """Write the variant, if it has a form as data. None: it is no whole graph."""
+        """Write the variant, if it has a form as data. None: it is none for good."""
         if self._key is None:
             return
         try:
             if made is None:
-                raise NotKept("a graph ends inside of it")
-            contents = json.dumps(variant.to_data(made), separators=(",", ":")).encode()
+                raise NotKept("how it runs is found out anew in each process")
+            data = {"key": self._key, **variant.to_data(made)}
+            contents = json.dumps(data, separators=(",", ":")).encode()
             slot = len(self.missed) if len(self.missed) < SLOTS else _any_slot(contents)
             kept_plan.write(self._name(slot), contents)
         except (NotKept, OSError) as why:

@@ -22,6 +22,7 @@ from dynajit.backends import kept_plan
 from dynajit.config import config, fields
 from dynajit.graph.seen import marks_of
 from dynajit.kept.describe import Describer, digest
+from dynajit.kept.parts import identity
 
 # Bump when the same file would mean something else.
 FORMAT = 1
@@ -60,9 +61,8 @@ def of_process() -> list[Any]:
 
 def of_call(settings: Sequence[Any], function: types.FunctionType, values: Sequence[Any]) -> str:
     """The digest for a call of the function with these parameters and cells under a session's settings."""
-    described = Describer().code(function.__code__)
-    where = function.__globals__.get("__name__"), described
-    return digest([*of_process(), list(settings), where, [_look(value) for value in values]])
+    what = identity(function, Describer())
+    return digest([*of_process(), list(settings), what, [_look(value) for value in values]])
 
 
 def _look(value: Any, depth: int = 2) -> Any:

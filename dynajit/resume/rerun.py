@@ -95,8 +95,8 @@ class Rerun:
         return self.pure or bool(self.spared) or changes_state
 
     def only_runs_again(self) -> bool:
-        """Whether all there is to do is to run the whole frame again: the graph has no part in it."""
-        plain = self.trusted and self.part is None and self.restored is None
+        """Whether all there is to do is to run the frame again from where it starts: the graph has no part in it."""
+        plain = self.trusted and self.handled is None and self.restored is None
         return plain and not (self.settings or self.inference or self.nests)
 
     def __call__(self, error: BaseException, *args: Any) -> Any:

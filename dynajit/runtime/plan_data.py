@@ -54,14 +54,14 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "inputs": list(plan.inputs),
         "constants": list(plan.constants),
         "steps": [_step(step) for step in plan.steps],
-        "outputs": [_encode(value) for value in plan.outputs],
+        "outputs": [encode(value) for value in plan.outputs],
     }
 
 
 def from_data(data: dict[str, Any], source: str, constants: dict[str, torch.Tensor]) -> Plan:
     """The plan that was written down. Raises NotData."""
     try:
-        decoder = _Decoder()
+        decoder = Decoder()
         buffers = [decoder.buffer(row) for row in data["buffers"]]
         return Plan(
             _text(data["name"]),
@@ -87,8 +87,8 @@ def _cpu_kernels(plan: Plan) -> list[KernelInfo]:
 
 
 def _buffer(buffer: Buffer) -> list[Any]:
-    sizes = [list(map(_encode, numbers)) for numbers in (buffer.shape, buffer.stride)]
-    return [buffer.name, *sizes, _encode(buffer.dtype)]
+    sizes = [list(map(encode, numbers)) for numbers in (buffer.shape, buffer.stride)]
+    return [buffer.name, *sizes, encode(buffer.dtype)]
 
 
 def _step(step: Any) -> list[Any]:
@@ -97,11 +97,12 @@ def _step(step: Any) -> list[Any]:
         raise NotData(f"a step of kind {kind}")
     fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
     if isinstance(step, ExternStep):
-        fields["target"], fields["kwargs"] = _target(step.target), dict(step.kwargs)
-    return [kind, {name: _encode(value) for name, value in fields.items()}]
+        fields["target"], fields["kwargs"] = target_name(step.target), dict(step.kwargs)
+    return [kind, {name: encode(value) for name, value in fields.items()}]
 
 
-def _target(target: Callable[..., Any]) -> str:
+def target_name(target: Callable[..., Any]) -> str:
+    """How another process finds an operator, or a function of dynajit's. Raises NotData."""
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}::{target.overloadpacket.__name__}.{target._overloadname}"
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
@@ -121,7 +122,7 @@ def _own_function(module: str, name: str) -> Any:
     return found if getattr(found, "__module__", None) == module else None
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """JSON for a value: itself, or a list that begins with what it is."""
     if value is None or type(value) in (bool, int, str):
         return value
@@ -132,7 +133,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Size):
         return ["size", [[factor, *(s.name for s in key)] for key, factor in value.terms.items()], _symbols(value)]
     if isinstance(value, RuntimeFloat):
-        return ["real", value.name, _encode(value.bits)]
+        return ["real", value.name, encode(value.bits)]
     if isinstance(value, _NAMED):
         return ["torch", str(value).removeprefix("torch.")]
     if isinstance(value, torch.device):
@@ -140,13 +141,13 @@ def _encode(value: Any) -> Any:
     if isinstance(value, complex):
         return ["complex", repr(value)]
     if isinstance(value, slice):
-        return ["slice", *map(_encode, (value.start, value.stop, value.step))]
+        return ["slice", *map(encode, (value.start, value.stop, value.step))]
     if isinstance(value, tuple):
-        return ["tuple", *map(_encode, value)]
+        return ["tuple", *map(encode, value)]
     if isinstance(value, list):
-        return ["list", *map(_encode, value)]
+        return ["list", *map(encode, value)]
     if isinstance(value, dict) and all(type(key) is str for key in value):
-        return ["dict", {key: _encode(item) for key, item in value.items()}]
+        return ["dict", {key: encode(item) for key, item in value.items()}]
     raise NotData(f"an argument of type {type(value).__name__}")
 
 
@@ -155,7 +156,7 @@ def _symbols(size: Size) -> list[list[Any]]:
     return [[symbol.name, symbol.low, symbol.hint, symbol.high] for symbol in found.values()]
 
 
-class _Decoder:
+class Decoder:
     """Values from their JSON; equal symbols are one object."""
 
     def __init__(self) -> None:
@@ -178,7 +179,7 @@ class _Decoder:
         kind, fields = row
         made = {_word(name): self.value(value) for name, value in fields.items()}
         if kind == "ExternStep":
-            made["target"] = _found(made["target"])
+            made["target"] = target_named(made["target"])
         if kind == "SizeStep":
             _word(made["symbol"])
             if made["what"] == "expression":
@@ -219,8 +220,8 @@ class _Decoder:
         return self.symbols.setdefault(_word(name), SizeSymbol(name, int(low), int(hint), high))
 
 
-def _found(name: Any) -> Any:
-    """The operator or function of that name."""
+def target_named(name: Any) -> Any:
+    """The operator or function of that name. Raises NotData."""
     text = _text(name)
     if "::" in text:
         namespace, _, rest = text.partition("::")

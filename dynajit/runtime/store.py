@@ -49,6 +49,10 @@ class ArtifactStore:
             return None
         return path
 
+    def holds(self, key: str, suffix: str) -> bool:
+        """Is there a file under the key, sound or not?"""
+        return self._path(key, suffix).exists()
+
     def is_sound(self, path: Path) -> bool:
         """Is the file there, complete, and from who may put files here?"""
         try:

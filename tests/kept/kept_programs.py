@@ -124,6 +124,87 @@ def broken(x: Any) -> Any:
     return y * 2
 
 
+def broken_loop(x: Any, names: list[str]) -> Any:
+    total = x * 0
+    for number, name in enumerate(names):
+        total = total + x * number
+        print(end="")
+        if name == "stop":
+            break
+        total = total.cos() + len(name)
+    return total, number
+
+
+def helper_with_break(x: Any, by: float) -> Any:
+    y = x * by
+    print(end="")
+    return y + 1
+
+
+def broken_inside(x: Any) -> Any:
+    y = x + 1
+    for by in (1.0, 2.0, 3.0):
+        y = helper_with_break(y, by) * 2
+    return helper_with_break(y, 4.0).sin()
+
+
+def broken_in_blocks(x: Any) -> Any:
+    try:
+        with torch.inference_mode(False):
+            y = x + 1
+            print(end="")
+            y = y * 2
+            raise KeyError(y.shape[0])
+    except KeyError as error:
+        return x * error.args[0] + y
+
+
+def branches(x: Any) -> Any:
+    y = x + 1
+    if y.sum() > 0:
+        return y * 2
+    return y * 3
+
+
+def broken_closure(by: float) -> Callable[[Any], Any]:
+    def inner(x: Any) -> Any:
+        nonlocal by
+        y = x * by
+        print(end="")
+        by += 1
+        return y * by, [part * by for part in (x, y)]
+
+    return inner
+
+
+def broken_comprehension(x: Any) -> Any:
+    return [(x * part.item()).sum() for part in x[0]]
+
+
+class Sizes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum().item() > 100:
+                break
+            x = x.relu()
+        return x
+
+
+# run by `training_step`
+TRAINING: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "training": lambda: (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5)), x.clone()),
+    "two results": lambda: (two_results, x.clone()),
+    "differentiated twice": lambda: (nn.Sequential(nn.Linear(6, 5), nn.Tanh()), x.clone(), 2),
+    "a trained convolution": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()),
+        torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8),
+    ),
+}
 PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "network": lambda: (Net().eval(), torch.arange(5)[None]),
     "decorated": lambda: (decorated, x.clone()),
@@ -145,7 +226,33 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     ),
     "recurrent": lambda: (nn.GRU(6, 5, batch_first=True).eval(), x[None].clone()),
     "a break": lambda: (broken, x.clone()),
+    "a break in a loop": lambda: (broken_loop, x.clone(), ["a", "bc", "stop", "d"]),
+    "a break in a call": lambda: (broken_inside, x.clone()),
+    "a break in blocks": lambda: (broken_in_blocks, x.clone()),
+    "a branch": lambda: (branches, x.clone()),
+    "a break in a closure": lambda: (broken_closure(2.0), x.clone()),
+    "a break in a comprehension": lambda: (broken_comprehension, x.clone()),
+    "a break in a module's loop": lambda: (Sizes().eval(), x.clone()),
 }
+
+
+def training_step(model: Any, x: Any, times: int = 1) -> Any:
+    """The results and the gradients, of one result alone, and those that `create_graph` gives."""
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        found = model(x)
+        results = found if isinstance(found, tuple) else (found,)
+        wanted = [x, *model.parameters()] if isinstance(model, nn.Module) else [x]
+        loss = sum((result * result).mean() for result in results)
+        first = torch.autograd.grad(loss, wanted, create_graph=times > 1, retain_graph=True)
+        if times > 1:
+            return torch.autograd.grad(sum((part * part).sum() for part in first), wanted, allow_unused=True)
+        return found, first, torch.autograd.grad(results[-1].mean(), wanted, allow_unused=True)
+
+
+def two_results(x: Any) -> Any:
+    y = x.sin() * 2
+    return y, (y * x).exp()
 
 
 def shown(value: Any) -> Any:
@@ -174,13 +281,15 @@ def main() -> None:
     dynajit.config.keep_variants = True
     found = {}
     with torch.no_grad():
-        for name in sys.argv[2:] or PROGRAMS:
+        for name in sys.argv[2:] or (*PROGRAMS, *TRAINING):
             torch.manual_seed(1)
-            fn, *args = PROGRAMS[name]()
+            fn, *args = (PROGRAMS | TRAINING)[name]()
             torch.manual_seed(1)
-            eager, *others = PROGRAMS[name]()
+            eager, *others = (PROGRAMS | TRAINING)[name]()
             dynajit.counters.clear()
             compiled = dynajit.compile(fn)
+            if name in TRAINING:
+                compiled, eager = (functools.partial(training_step, each) for each in (compiled, eager))
             calls = [outcome(compiled, tuple(args)) for _ in range(2)]
             expected = [outcome(eager, tuple(others)) for _ in range(2)]
             counts = {"frames": dynajit.counters["frames"]["total"], **dynajit.counters["kept"]}

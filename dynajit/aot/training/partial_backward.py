@@ -62,6 +62,11 @@ class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
         """Whether the backward of these gradients makes use of its parameter number `place`."""
         return place not in self._unneeded[defined]
 
+    def unneeded(self, defined: bytes) -> frozenset[int]:
+        """The parameters that the backward of these gradients makes no use of."""
+        self[defined]
+        return self._unneeded[defined]
+
     def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
         with one_at_a_time:
             if defined not in self:  # else another thread was faster
