@@ -292,7 +292,7 @@ MAX_FOLDER_LINES = {
     "dynajit/graph": 2196,
     "dynajit/guards": 1703,
     "dynajit/interp": 3403,
-    "dynajit/kept": 1351,
+    "dynajit/kept": 1384,
     "dynajit/loopir": 6125,
     "dynajit/report": 2474,
     "dynajit/resume": 2064,

@@ -52,6 +52,7 @@ class CodeWriter:
             raise NotKept(_OF_SETS)
         fields = {name: getattr(code, name) for name in _FIELDS}
         raw = {name: base64.b64encode(getattr(code, name)).decode() for name in _BYTES}
+        fields["co_filename"] = None if code.co_filename == self.finder.own.co_filename else code.co_filename
         return {**fields, **raw, "co_consts": list(map(self._constant, code.co_consts))}
 
     def _constant(self, value: Any) -> Data:
@@ -112,6 +113,7 @@ class CodeReader:
             **{name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in _FIELDS},
             **{name: base64.b64decode(data[name]) for name in _BYTES},
         }
+        fields["co_filename"] = data["co_filename"] or self.finder.own.co_filename
         fields["co_nlocals"] = len(fields["co_varnames"])
         return _TEMPLATE.replace(**fields, co_consts=tuple(map(self._constant, data["co_consts"])))
 

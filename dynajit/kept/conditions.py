@@ -162,7 +162,7 @@ class Reader:
     """The conditions of a kept variant, in the call at hand. Raises NotKept where one does not hold."""
 
     def __init__(self, data: dict[str, Data], environment: Environment) -> None:
-        self.describer = Describer()
+        self.describer = Describer(own=environment.globals)
         self.data = data
         self.environment = environment
         self.sources: list[Source] = []

@@ -14,6 +14,7 @@ import enum
 import functools
 import hashlib
 import importlib
+import os
 import re
 import sys
 import types
@@ -102,9 +103,11 @@ class Describer:
 
     Attributes:
         codes: the code objects whose contents are in some description, by id, those inside of others as well.
+        own: the globals of the function at hand, which need not be a module's.
     """
 
-    def __init__(self, modules: Iterable[str] = ()) -> None:
+    def __init__(self, modules: Iterable[str] = (), own: dict[str, Any] | None = None) -> None:
+        self.own = own
         self.codes: dict[int, types.CodeType] = {}
         self._digests: dict[int, str] = {}
         self._known: dict[int, tuple[Any, Data]] = {}
@@ -173,7 +176,7 @@ class Describer:
             self.codes[id(code)] = code
             found = self._digests[id(code)] = digest(
                 [
-                    *(code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno, code.co_flags),
+                    *(code.co_name, code.co_qualname, _file(code), code.co_firstlineno, code.co_flags),
                     *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_stacksize),
                     *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
                     *(code.co_code, code.co_linetable, code.co_exceptiontable),
@@ -239,6 +242,8 @@ class Describer:
         """How another process finds the object, and what it has to be there. Raises NotKept."""
         if isinstance(obj, types.ModuleType):
             return ["named", obj.__name__, [], self.of(obj)]
+        if self.own is not None and obj is self.own:
+            return ["globals"]
         if type(obj) is dict and vars(sys.modules.get(str(obj.get("__name__")), sys)) is obj:
             return ["globals", obj["__name__"]]
         if isinstance(obj, types.CodeType):
@@ -255,6 +260,18 @@ class Describer:
         place = self._by_place().get(id(obj))
         if place is not None:
             yield place[0], place[1].split(".")
+        if type(obj) is dict:
+            yield from self._as_globals(obj)
+
+    def _as_globals(self, globals_: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+        """The globals of a method that a library has made for a class, as of a named tuple's `__new__`."""
+        for module, key in self._by_place().values():
+            kind = vars(sys.modules[module]).get(key)
+            if isinstance(kind, type):
+                for name, entry in namespace_of(kind).items():
+                    inside = ["__func__"] if type(entry) is staticmethod else []
+                    if getattr(functools.reduce(getattr, inside, entry), "__globals__", None) is globals_:
+                        yield module, [key, name, *inside, "__globals__"]
 
     def _by_place(self) -> dict[int, tuple[str, str]]:
         """Objects that are globals of the modules at hand."""
@@ -286,6 +303,8 @@ class Describer:
 
     def find(self, data: Data) -> Any:
         """The object that is there under the name, if it is what it was. Raises NotKept."""
+        if data == ["globals"]:
+            return self.own
         if data[0] == "globals":
             return vars(module_named(data[1]))
         _, module, parts, wanted = data
@@ -300,6 +319,17 @@ class Describer:
         """Raise NotKept unless the object is what is wanted."""
         if repr(self.of(obj)) != repr(wanted):  # 1 is not True
             raise NotKept(f"{where} is another one now")
+
+
+def _file(code: types.CodeType) -> str:
+    """The file that the code is from; that of a notebook's cell or of `exec`, which has another name in each process,
+    is none."""
+    return code.co_filename if _exists(code.co_filename) else ""
+
+
+@functools.cache
+def _exists(path: str) -> bool:
+    return os.path.exists(path)
 
 
 _WRAPPING = (property, staticmethod, classmethod, functools.cached_property, functools._lru_cache_wrapper)

@@ -77,7 +77,6 @@ class Finder:
 
     def __init__(self, function: types.FunctionType, describer: Describer) -> None:
         self.own = own_code(function)
-        self.globals = function.__globals__
         self.describer = describer
 
     def refer(self, code: types.CodeType, globals_: dict[str, Any]) -> list[Data]:
@@ -89,7 +88,8 @@ class Finder:
         return [found, self.globals_to_data(globals_)]
 
     def globals_to_data(self, globals_: dict[str, Any]) -> Data:
-        return ["own"] if globals_ is self.globals else self.describer.name(globals_)
+        """The globals. Raises NotKept."""
+        return self.describer.name(globals_)
 
     def code_of(self, data: Data) -> types.CodeType:
         own = data[0] == "own"
@@ -99,7 +99,7 @@ class Finder:
         return found
 
     def globals_of(self, data: Data) -> dict[str, Any]:
-        found = self.globals if data == ["own"] else self.describer.find(data)
+        found = self.describer.find(data)
         if type(found) is not dict:
             raise NotKept("no globals")
         return found

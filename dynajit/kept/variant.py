@@ -57,7 +57,8 @@ def to_data(made: Made) -> dict[str, Data]:
     root: Any = made.root
     if made.module is not None:
         kept_plan.check_targets(made.module)
-    describer = Describer([str(globals_.get("__name__")) for _, globals_ in made.assumed.codes.values()])
+    modules = [str(globals_.get("__name__")) for _, globals_ in made.assumed.codes.values()]
+    describer = Describer(modules, root.__globals__)
     graph = None if made.graph is None else _graph_to_data(made.graph, describer)
     writer = Writer(describer)
     guards = [writer.guard(guard) for guard in made.guards]

@@ -15,6 +15,7 @@ import json
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ from dynajit.runtime import store  # noqa: E402
 PROGRAMS = ("network", "sizes", "a list that grows", "a break in a loop", "a break in a call", "training", "random")
 
 
-def kept(cache: str) -> list[tuple[Lookup, Any, Path]]:
-    """Lookups of calls, the session of each, and the file that each finds."""
-    dynajit.config.cache_dir, dynajit.config.keep_variants = cache, True
+def kept(names: Sequence[str] = PROGRAMS) -> list[tuple[Lookup, Any, Path]]:
+    """Lookups of calls, the session of each, and the file that each finds, in the store of the settings."""
     found: list[tuple[Lookup, Any, Path]] = []
     original = keeping.lookup
 
@@ -48,7 +48,7 @@ def kept(cache: str) -> list[tuple[Lookup, Any, Path]]:
 
     keeping.lookup = noting
     try:
-        for name in PROGRAMS:
+        for name in names:
             torch.manual_seed(1)
             fn, *args = (kept_programs.PROGRAMS | kept_programs.TRAINING)[name]()
             compiled = dynajit.compile(fn)
@@ -111,7 +111,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="kept-", ignore_cleanup_errors=True) as cache:
-        return run(kept(cache), options.times, random.Random(options.seed), options.checked)
+        dynajit.config.cache_dir, dynajit.config.keep_variants = cache, True
+        return run(kept(), options.times, random.Random(options.seed), options.checked)
 
 
 def run(rows: list[tuple[Lookup, Any, Path]], times: int, chance: random.Random, checked: bool) -> int:

@@ -10,9 +10,10 @@ import dataclasses
 import enum
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -124,6 +125,44 @@ def broken(x: Any) -> Any:
     return y * 2
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: int = 3
+
+
+def named_tuple(x: Any, given: Pair) -> Any:
+    return Pair(x + given.first * given.second), Pair(x, 4)._replace(first=x * 2)
+
+
+@dataclasses.dataclass
+class Result:
+    value: Any
+    parts: list[Any] = dataclasses.field(default_factory=list)
+
+
+def data_class(x: Any) -> Any:
+    made = Result(x * 2)
+    made.parts.append(x + 1)
+    return made.value, made.parts, str(dataclasses.fields(made)[0].name)
+
+
+def notebook_cell() -> Callable[[Any], Any]:
+    """A function whose file is none, and has another name in each process."""
+    text = "def cell(x):\n    print(end='')\n    return x.sin() + 1\n"
+    exec(compile(text, f"/nowhere/{os.getpid()}.py", "exec"), globals())
+    cell: Callable[[Any], Any] = globals()["cell"]
+    return cell
+
+
+def own_globals() -> Callable[[Any], Any]:
+    """A function whose globals are no module's."""
+    world: dict[str, Any] = {"by": 2.0, "__name__": "nowhere"}
+    text = "def scaled(x):\n    global n\n    y = x * by\n    n = 1\n    print(end='')\n    return y * by + n\n"
+    exec(compile(text, "nowhere", "exec"), world)
+    scaled: Callable[[Any], Any] = world["scaled"]
+    return scaled
+
+
 def broken_loop(x: Any, names: list[str]) -> Any:
     total = x * 0
     for number, name in enumerate(names):
@@ -225,6 +264,10 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
         torch.ones(1, 3, 8, 8),
     ),
     "recurrent": lambda: (nn.GRU(6, 5, batch_first=True).eval(), x[None].clone()),
+    "a named tuple": lambda: (named_tuple, x.clone(), Pair(x[0])),
+    "a data class": lambda: (data_class, x.clone()),
+    "a notebook's cell": lambda: (notebook_cell(), x.clone()),
+    "globals of its own": lambda: (own_globals(), x.clone()),
     "a break": lambda: (broken, x.clone()),
     "a break in a loop": lambda: (broken_loop, x.clone(), ["a", "bc", "stop", "d"]),
     "a break in a call": lambda: (broken_inside, x.clone()),

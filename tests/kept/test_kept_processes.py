@@ -18,6 +18,7 @@ KEPT = (
     *("network", "decorated", "lambda", "partial", "names in a set", "a list that grows", "in place", "random"),
     *("sizes", "a bad index", "convolution", "recurrent", "a break", "a break in a loop", "a break in a call"),
     *("a branch", "a break in a closure", "a break in a comprehension", "a break in a module's loop"),
+    *("a named tuple", "a data class", "a notebook's cell", "globals of its own"),
     *("training", "two results", "differentiated twice", "a trained convolution"),
 )
 NOT_KEPT = ("order of a set", "a hash", "a local class")
