@@ -38,7 +38,7 @@ from dynajit.exc import ArtifactError, ConfigError, DynajitError
 from dynajit.replacing import as_torch_compile
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
-from dynajit.runtime import memory, store, toolchain, travel
+from dynajit.runtime import memory, remote_cache, store, toolchain, travel
 
 _MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -68,6 +68,7 @@ def doctor(arguments: list[str]) -> int:
         print(f"C compiler  {error}")
         fine = False
     print(f"cache       {store.find().root}")
+    print(f"remote      {remote_cache.state()}")
     print(f"memory      {memory.stats()}")
     print("settings")
     print("\n".join(f"  {line}" for line in config.describe().splitlines()))
@@ -307,6 +308,7 @@ def cache(arguments: list[str]) -> int:
     """What is kept on disk: a summary, or each file (list). Delete it all (clear): the next processes compile again.
     Take it along: `pack` writes it into a file, `unpack` adds that file's kernels to this machine's. A kernel is used
     where compiler, flags and processor are those it was made with. Unpack only what you would run: it is machine code.
+    `publish` puts it, signed, into the remote cache (DYNAJIT_REMOTE_CACHE, DYNAJIT_REMOTE_KEY).
 
     The folder and its size are the settings cache_dir (DYNAJIT_CACHE_DIR) and cache_size_mb; the least recently used go
     first. A second folder, which is only read, is cache_read (DYNAJIT_CACHE_READ)."""
@@ -316,7 +318,7 @@ def cache(arguments: list[str]) -> int:
         "  python -m dynajit cache pack kernels.djc       on the machine where everything was compiled",
         "  python -m dynajit cache unpack kernels.djc     on others, or when an image is built",
     )
-    actions = ["summary", "list", "clear", "pack", "unpack"]
+    actions = ["summary", "list", "clear", "pack", "unpack", "publish"]
     parser.add_argument("action", nargs="?", choices=actions, default="summary", help="summary is the default")
     parser.add_argument("file", nargs="?", type=Path, help="for pack and unpack")
     options = parser.parse_args(arguments)
@@ -325,6 +327,8 @@ def cache(arguments: list[str]) -> int:
     kept = store.find()
     if options.action in ("pack", "unpack"):
         return _travel(options.action, kept, options.file)
+    if options.action == "publish":
+        return _publish(kept)
     files = [(path, status) for path in kept.files() if (status := _status(path)) is not None]
     size = sum(status.st_size for _, status in files)
     if options.action == "clear":
@@ -340,10 +344,17 @@ def cache(arguments: list[str]) -> int:
     if config.cache_read:
         others = [*store.ReadOnlyStore(Path(config.cache_read).expanduser()).files()]
         print(f"{len(others)} files that are only read, in {config.cache_read}")
+    if config.remote_cache:
+        print(f"remote cache: {remote_cache.state()}")
     return 0
 
 
-_KINDS = {".so": "libraries of C kernels", ".cubin": "kernels for GPUs", ".best": "choices by timing"}
+_KINDS = {
+    ".so": "libraries of C kernels",
+    ".cubin": "kernels for GPUs",
+    ".best": "choices by timing",
+    ".variant": "graphs with guards",
+}
 
 
 def _summarise(files: list[tuple[Path, os.stat_result]]) -> None:
@@ -367,6 +378,20 @@ def _travel(action: str, kept: store.ArtifactStore, file: Path) -> int:
         return 1
     known = f"; {done.known} were there already" if done.known else ""
     print(f"{action}ed {done.files} files, {done.size / 1e6:.1f} MB{known}: {file}, {kept.root}")
+    return 0
+
+
+def _publish(kept: store.ArtifactStore) -> int:
+    """Put what is kept into the remote cache; exit status 1 where that fails."""
+    remote = remote_cache.current()
+    try:
+        if remote is None:
+            raise OSError(remote_cache.state())
+        done = travel.publish(kept, remote)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"published {done.files} files, {done.size / 1e6:.1f} MB: {kept.root}, {remote.place}")
     return 0
 
 

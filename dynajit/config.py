@@ -21,8 +21,8 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
 
-def _doc(default: Any, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"doc": text})
+def _doc(default: Any, text: str, secret: bool = False) -> Any:
+    return dataclasses.field(default=default, metadata={"doc": text, "secret": secret}, repr=not secret)
 
 
 def _default_cache_dir() -> str:
@@ -56,6 +56,15 @@ class Config:
     cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
     cache_read: str = _doc(
         "", "a second folder of compiled kernels that is only read, as in an image or on a shared file system"
+    )
+    remote_cache: str = _doc(
+        "",
+        "a URL where kernels are shared between machines: what fsspec reaches (file, s3, gs, https ...), redis://..., "
+        "or group:// (the process group's store)",
+        secret=True,
+    )
+    remote_key: str = _doc(
+        "", "the secret, of 16 bytes at least, that entries of remote_cache are signed with", secret=True
     )
     keep_variants: bool = _doc(
         False, "keep what is compiled for CPUs in cache_dir with its guards: the next process does not trace"
@@ -96,7 +105,8 @@ class Config:
             raise ConfigError.unknown("configuration field", name, _FIELDS)
         if type(value) is not field.type:
             expected = getattr(field.type, "__name__", field.type)
-            raise ConfigError(f"config.{name} takes {expected}, not {type(value).__name__}: {value!r}")
+            shown = "" if field.metadata["secret"] else f": {value!r}"
+            raise ConfigError(f"config.{name} takes {expected}, not {type(value).__name__}{shown}")
         if name == "simd" and value not in SIMD:
             raise ConfigError.unknown("value of config.simd", value, SIMD)
         if name == "progress" and value not in PROGRESS:
@@ -126,9 +136,13 @@ class Config:
     def describe(self) -> str:
         """One line for each field: value, environment variable, meaning."""
         return "\n".join(
-            f"{name} = {getattr(self, name)!r}  (DYNAJIT_{name.upper()}): {field.metadata['doc']}"
+            f"{name} = {self._shown(name)}  (DYNAJIT_{name.upper()}): {field.metadata['doc']}"
             for name, field in _FIELDS.items()
         )
+
+    def _shown(self, name: str) -> str:
+        value = getattr(self, name)
+        return "(set)" if value and _FIELDS[name].metadata["secret"] else repr(value)
 
 
 class _Patch(contextlib.ContextDecorator):

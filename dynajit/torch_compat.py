@@ -10,6 +10,7 @@ import contextlib
 import functools
 import linecache
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -99,6 +100,14 @@ def exact_release() -> tuple[str, str]:
 def release() -> str:
     """The minor release of torch: "2.13". Operators keep their meaning and schema within one."""
     return ".".join(torch.__version__.split("+")[0].split(".")[:2])
+
+
+def group_store() -> Any:
+    """The store in which the ranks of torch.distributed's default group met; None without a group."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.distributed_c10d._get_default_store()
 
 
 @contextlib.contextmanager

@@ -215,3 +215,23 @@ def test_explain_of_a_program_that_compiles_nothing_says_how(
     script.write_text(SCRIPT)
     assert cli.main(["explain", str(script)]) == 0
     assert "say what to compile with -c NAME" in capsys.readouterr().err
+
+
+def test_doctor_and_cache_tell_the_remote_caches_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    assert "remote      none: DYNAJIT_REMOTE_CACHE names no URL" in capsys.readouterr().out
+    shared, secret = str(tmp_path / "shared"), "a secret that nobody shows"
+    with config.patch(cache_dir=str(tmp_path / "cache"), remote_cache=shared, remote_key=secret):
+        assert cli.main(["doctor"]) == cli.main(["cache"]) == 0
+        text = capsys.readouterr().out
+        assert text.count(f"{shared}: answers; read and written") == 2 and secret not in text
+        store.get_or_make("ab" * 32, ".so", store.written(b"code"), travels=False)
+        assert cli.main(["cache", "publish"]) == cli.main(["cache", "publish"]) == 0
+        assert capsys.readouterr().out.count("published 1 files") == 2
+    assert len([path for path in Path(shared).rglob("*.so") if path.is_file()]) == 1
+    with config.patch(cache_dir=str(tmp_path / "cache"), remote_cache=shared, remote_key=""):
+        assert cli.main(["cache", "publish"]) == 1
+        assert "there is no key" in capsys.readouterr().err
+    with config.patch(cache_dir=str(tmp_path / "cache"), remote_cache="nonsense://x", remote_key=secret):
+        assert cli.main(["cache", "publish"]) == 1
+        assert "fsspec knows no nonsense://" in capsys.readouterr().err

@@ -212,7 +212,7 @@ def read(key: str) -> bytes | None:
 
 def write(key: str, contents: bytes) -> Path:
     """Keep the contents under the key, in place of what is there. Raises OSError."""
-    return store.find().put(key, _SUFFIX, store.written(contents))
+    return store.keep(key, _SUFFIX, contents)
 
 
 def _tensor_to_data(name: str, value: Any) -> list[Any]:

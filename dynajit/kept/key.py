@@ -28,7 +28,10 @@ from dynajit.kept.parts import identity
 FORMAT = 1
 # settings that decide where files are and what is told, and nothing of a trace
 _NOT_OF_TRACE = frozenset(
-    {"cache_dir", "cache_read", "cache_size_mb", "progress", "recompile_limit", "compile_workers", "keep_variants"}
+    {
+        *("cache_dir", "cache_read", "cache_size_mb", "remote_cache", "remote_key", "keep_variants"),
+        *("progress", "recompile_limit", "compile_workers"),
+    }
 )
 # environment variables that torch and its libraries read once, at the start
 _VARIABLES = ("TORCH_", "PYTORCH_", "ATEN_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "CUDA_VISIBLE")

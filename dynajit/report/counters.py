@@ -8,6 +8,7 @@ In: every published `CompileRecord` (nothing else has to be called). Out: a dict
     graph_breaks   by kind
     recompiles     by the guard that failed
     kept           variants loaded, missed and written (config.keep_variants), and why others were not
+    remote         entries of the remote cache: hits, misses, refused (not signed), written, waited for, and failures
     as_captured    graphs that run operator by operator, by the reason
 """
 
@@ -42,6 +43,11 @@ class Counters(dict[str, Counter[str]]):
         """Start again from nothing."""
         with self._lock:
             super().clear()
+
+    def count(self, group: str, name: str) -> None:
+        """Count one, in any thread."""
+        with self._lock:
+            self[group][name] += 1
 
     def add(self, record: records.CompileRecord) -> None:
         """Count one capture."""

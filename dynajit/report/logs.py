@@ -26,6 +26,7 @@ ARTIFACTS: dict[str, str] = {
     "fusion": "which operations share a kernel; + adds their lines and the bytes that are moved",
     "output_code": "the generated kernels; + adds the plan that calls them",
     "kept": "which compiled variants are kept for the next process, or taken from an earlier one, and why not",
+    "remote": "what came from the remote cache or went there, and why not",
     "perf": "milliseconds by compile phase; + adds when each began and ended",
 }
 
@@ -77,6 +78,11 @@ def emit(name: str, message: str, compile_id: str | None = None, location: tuple
     prefix = " ".join(parts)
     text = "\n".join(f"{prefix} {line}".rstrip() for line in message.rstrip("\n").split("\n"))
     logging.getLogger(f"dynajit.{name}").log(_LOGGING_LEVEL[level], "%s", text)
+
+
+def warn(name: str, message: str) -> None:
+    """Log `message` even where the artifact is off."""
+    logging.getLogger(f"dynajit.{name}").warning("%s", " ".join([*_rank(), f"[{name}] dynajit: {message}"]))
 
 
 def _rank() -> list[str]:

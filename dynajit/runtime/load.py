@@ -75,7 +75,7 @@ def load_binary(contents: bytes | memoryview) -> Library:
     with _lock:
         library = _libraries.get(key)
         if library is None:
-            path = store.get_or_make(key, ".so", store.written(contents))
+            path = store.get_or_make(key, ".so", store.written(contents), travels=False, once=False)
             library = _libraries[key] = Library(path)
     return library
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dynajit.config import config
+from dynajit.runtime import compile_once, remote_cache
 
 _FORMAT = "v1"
 _STALE_S = 3600  # a temporary folder older than this has lost its process
@@ -146,20 +147,63 @@ def written(contents: bytes | memoryview) -> Callable[[Path], None]:
     return make
 
 
-def lookup(key: str, suffix: str) -> Path | None:
-    """The file for `key`, in the store or in the folder that is only read; None if it is in neither."""
+def lookup(key: str, suffix: str, travels: bool = True) -> Path | None:
+    """The file for `key`, in the store, in the folder that is only read or, if its kind travels, in the remote cache;
+    None if it is in none of them."""
     path = find().get(key, suffix)
     if path is None and config.cache_read:
         path = ReadOnlyStore(Path(config.cache_read).expanduser()).get(key, suffix)
+    remote = remote_cache.current() if path is None and travels else None
+    contents = None if remote is None else remote.get(key + suffix)
+    if contents is None:
+        return path
+    try:
+        return _put(key, suffix, written(contents))
+    except OSError:  # there is no room for it anywhere
+        return None
+
+
+def get_or_make(
+    key: str, suffix: str, make: Callable[[Path], None], *, travels: bool = True, once: bool = True
+) -> Path:
+    """The file for `key`, made if no process has yet, nor is it in the folder that is only read, nor in the remote
+    cache. Where the store can't be written (full disk, read-only), a file of this process's own.
+
+    travels: whether the remote cache is for this kind of file. once: whether to wait for another process that makes it.
+    """
+    look = functools.partial(lookup, key, suffix, travels)
+    path = look()
+    if path is not None:
+        return path
+    if not once:
+        return _make(key, suffix, make, travels)
+    with compile_once.claimed(find().root, key + suffix, look, travels) as path:
+        return path or _make(key, suffix, make, travels)
+
+
+def keep(key: str, suffix: str, contents: bytes) -> Path:
+    """Keep the contents under `key` in place of what is there; the remote cache gets them if it has none. Raises
+    OSError."""
+    path = find().put(key, suffix, written(contents))
+    _send(key, suffix, path)
     return path
 
 
-def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
-    """The file for `key`, made if no process has yet, nor is it in the folder that is only read. Where the store can't
-    be written (full disk, read-only), a file of this process's own."""
-    path = lookup(key, suffix)
-    if path is not None:
-        return path
+def _make(key: str, suffix: str, make: Callable[[Path], None], travels: bool) -> Path:
+    path = _put(key, suffix, make)
+    if travels:
+        _send(key, suffix, path)
+    return path
+
+
+def _send(key: str, suffix: str, path: Path) -> None:
+    remote = remote_cache.current()
+    if remote is not None:
+        remote.put_later(key + suffix, path)
+
+
+def _put(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+    """Into the store, or into a folder of this process's where that can't be written. Raises OSError."""
     store = find()
     try:
         if shutil.disk_usage(store.root.parent).free < _LEAST_FREE:

@@ -137,7 +137,7 @@ def _toolchain(command: tuple[str, ...], family: str, version: str, simd: str) -
     # The libraries are named one by one so that -fopenmp does not add the compiler's own OpenMP runtime: two of them in
     # one process mean two thread pools and a torch.set_num_threads() that only one listens to.
     link = ("-nodefaultlibs", *([openmp] if openmp else []), "-lm", "-lc", "-lgcc") if family == "gcc" else ("-lm",)
-    text = "\0".join((version, *command, *flags, *link, _cpu()))
+    text = "\0".join((version, *command, *flags, *link, _cpu(), _libc()))
     return Toolchain(command, family, flags, link, openmp is not None, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -186,6 +186,14 @@ def _cpu() -> str:
         return platform.processor()
     wanted = ("flags", "Features", "model name", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def _libc() -> str:
+    """The C library, whose symbols kernels want in the version that they were linked with."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # another library than GNU's
+        return ""
 
 
 def _run(command: list[str], timeout: float) -> tuple[int | None, str]:

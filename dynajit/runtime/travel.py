@@ -2,6 +2,7 @@
 
 In:  the artifact store. Out: `pack(store, path)` writes its files into one (`container.py`); `unpack(store, path)` puts
      those that the store does not have into it. What is found by other names than the store gives is refused.
+     `publish(store, remote)` puts them into the remote cache.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from dynajit.exc import ArtifactError
 from dynajit.runtime import container
+from dynajit.runtime.remote_cache import RemoteCache
 from dynajit.runtime.store import ArtifactStore, written
 
 KIND = "cache"
@@ -30,10 +32,24 @@ class Travelled(NamedTuple):
 
 def pack(store: ArtifactStore, path: Path) -> Travelled:
     """Write the store's files, those whose checksums hold, into one file. Raises OSError."""
-    sound = [file for file in sorted(store.files()) if _NAME.fullmatch(file.name) and store.is_sound(file)]
+    sound = _sound(store)
     counts = collections.Counter(file.suffix for file in sound)
     container.write(path, KIND, {"files": dict(counts)}, [(file.name, file) for file in sound])
     return Travelled(len(sound), sum(file.stat().st_size for file in sound), 0)
+
+
+def publish(store: ArtifactStore, remote: RemoteCache) -> Travelled:
+    """Put the store's files, those whose checksums hold, into the remote cache, which may have some of them. Raises
+    OSError where one was not taken."""
+    sound = _sound(store)
+    for number, file in enumerate(sound):
+        if not remote.put(file.name, file.read_bytes()):
+            raise OSError(f"{file.name} was not taken, after {number} of {len(sound)} files: {remote.state()}")
+    return Travelled(len(sound), sum(file.stat().st_size for file in sound), 0)
+
+
+def _sound(store: ArtifactStore) -> list[Path]:
+    return [file for file in sorted(store.files()) if _NAME.fullmatch(file.name) and store.is_sound(file)]
 
 
 def unpack(store: ArtifactStore, path: Path) -> Travelled:

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,11 +124,15 @@ def outer(x: Tensor, by: float) -> Tensor:
     return inner(x) * by
 
 
-def logged(spec: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def logged(spec: str, capsys: pytest.CaptureFixture[str], folder: str = ".") -> list[str]:
     dynajit.reset()
     logs.set_logs(spec)
     compiled = dynajit.compile(outer, dynamic=False)
-    with dynajit.config.patch(keep_variants=spec == "kept"):
+    settings: dict[str, dict[str, Any]] = {
+        "kept": {"keep_variants": True},
+        "remote": {"cache_dir": folder, "remote_cache": "memory://logged", "remote_key": "sixteen bytes ..."},
+    }
+    with dynajit.config.patch(**settings.get(spec, {})):
         for by in (2.0, 3.0, 4.0):
             compiled(torch.ones(3), by)
     logs.set_logs()
@@ -134,8 +140,10 @@ def logged(spec: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", logs.ARTIFACTS)
-def test_each_artifact_logs_with_compile_id_file_and_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = logged(name, capsys)
+def test_each_artifact_logs_with_compile_id_file_and_line(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = logged(name, capsys, str(tmp_path))
     assert lines
     for line in lines:
         assert re.match(rf"\[\d+/\d+\] {re.escape(__file__)}:\d+ \[{name}\]", line), line
