@@ -29,10 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from dynajit import __version__, api, script
+from dynajit import __version__, api, backend_contract, script
 from dynajit import exported as exporting
 from dynajit import survey as surveying
-from dynajit.backends.registry import list_backends
+from dynajit.backends.registry import list_backends, lookup_backend
 from dynajit.config import config
 from dynajit.exc import ArtifactError, ConfigError, DynajitError
 from dynajit.replacing import as_torch_compile
@@ -403,12 +403,48 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
+def check_backend(arguments: list[str]) -> int:
+    """Run a backend through the programs that every backend has to get right, against eager mode: results, layouts,
+    sharing, writes, gradients, random numbers, sizes that change. Exit status 1 where one is wrong."""
+    parser = _parser(
+        "check-backend",
+        check_backend,
+        "  python -m dynajit check-backend onnxrt                    one that dynajit or a package brings along",
+        "  python -m dynajit check-backend my_package.fast:backend   a function of a module",
+    )
+    parser.add_argument("backend", metavar="NAME", help="a backend's name, or MODULE:FUNCTION")
+    parser.add_argument("--only", metavar="TEXT", default="", help="programs with this text in their names")
+    options = parser.parse_args(arguments)
+    module, colon, function = options.backend.partition(":")
+    try:
+        if colon:
+            sys.path.insert(0, "")
+            backend = getattr(importlib.import_module(module), function)
+        else:
+            backend = options.backend
+        lookup_backend(backend)
+    except (ConfigError, ImportError, AttributeError) as error:
+        parser.error(str(error))
+    wrong = count = 0
+    for verdict in backend_contract.check(backend, options.only):
+        count += 1
+        wrong += bool(verdict.fault)
+        print(
+            f"{'WRONG' if verdict.fault else 'right':<6} {verdict.program.name}: {verdict.program.demand}", flush=True
+        )
+        if verdict.fault:
+            print("\n".join(f"       {line}" for line in verdict.fault.strip().splitlines()), flush=True)
+    print(f"{count - wrong} of {count} programs are right")
+    return 1 if wrong or not count else 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": doctor,
     "explain": explain,
     "run": run,
     "survey": survey,
     "cache": cache,
+    "check-backend": check_backend,
     "export": export,
     "inspect": inspect_program,
 }

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config as _symbol_config
 from torch.utils._python_dispatch import _disable_current_modes
 
 # Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
@@ -333,3 +334,51 @@ def copy_uncounted(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """`target.copy_(source)`, of which autograd does not hear."""
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(target):
         return target.copy_(source)
+
+
+# The largest upper bound that torch gives a size which has none is above this.
+NO_UPPER_BOUND = 1 << 60
+
+
+class NoHint(Exception):
+    """A size was never seen: it depends on data."""
+
+
+def example_of(value: Any) -> Any:
+    """A real tensor or number such as a fake or symbolic one was made from. Raises NoHint."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros([example_of(size) for size in value.shape], dtype=value.dtype)
+    if not isinstance(value, torch.SymInt):
+        return value
+    hint = at_hand(value)
+    if hint is None:
+        raise NoHint(str(value))
+    return hint
+
+
+@contextlib.contextmanager
+def apart_from_tracing() -> Iterator[None]:
+    """Trace something else in the middle of a compile: no mode, fake mode or context of it is seen; and sizes that
+    happen to be equal are not taken to be so always."""
+    apart = _symbol_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    with _disable_current_modes(), torch._guards.tracing(None), apart:
+        yield
+
+
+@functools.cache
+def _onnx_names() -> frozenset[str]:
+    from torch.onnx._internal.exporter import _registration
+
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it tells of packages that are not installed
+    try:
+        return frozenset(map(str, _registration.ONNXRegistry.from_torchlib().functions))
+    finally:
+        logger.setLevel(level)
+
+
+def has_onnx_form(target: Any) -> bool:
+    """Whether torch's ONNX exporter has a rule for the ATen operator, or torch takes it apart before that."""
+    names = (target.name(), str(target), str(target.overloadpacket))
+    return not _onnx_names().isdisjoint(names) or target in torch._decomp.decomposition_table

@@ -22,7 +22,7 @@ FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "kept", "capture", "api"]
 TOP += ["bisection_front", "bisection", "script", "replacing", "exported"]
-TOOLS = ["outcomes", "survey", "testing", "__main__"]
+TOOLS = ["outcomes", "survey", "testing", "backend_contract", "__main__"]
 
 
 def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The package's face and its tools see everything.
     **{
         face: {*BASE, *FRONT, *BACK, "aot", *TOP, *TOOLS, "__init__"}
-        for face in ("bisection_front", "bisection", "survey", "testing", "__main__", "__init__")
+        for face in ("bisection_front", "bisection", "survey", "testing", "backend_contract", "__main__", "__init__")
     },
 }
 
@@ -282,9 +282,9 @@ MAX_FOLDER_LINES = {
     "csrc/guards": 3681,
     "csrc/plan": 5394,
     "csrc/python": 1503,
-    "dynajit": 4217,
+    "dynajit": 4588,
     "dynajit/aot": 7424,
-    "dynajit/backends": 1076,
+    "dynajit/backends": 1575,
     "dynajit/bytecode": 4276,
     "dynajit/capture": 2598,
     "dynajit/codegen": 6043,

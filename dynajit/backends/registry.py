@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -29,6 +30,14 @@ _BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
     "codegen": ("dynajit.backends.codegen", ()),
     "cudagraphs": ("dynajit.backends.cudagraphs", ()),
     "inductor": ("dynajit.backends.inductor", ()),
+    "ofi": ("dynajit.backends.ofi", ()),
+    "onnxrt": ("dynajit.backends.onnxrt", ()),
+    "openvino": ("dynajit.backends.openvino", ()),
+}
+# name -> the packages that it needs beside torch
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "onnxrt": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
 }
 
 _registered: dict[str, Backend] = {}
@@ -121,6 +130,11 @@ def list_backends(exclude_tags: Sequence[str] = ()) -> list[str]:
 def _load_builtin(name: str) -> Backend | None:
     if name not in _BUILTIN:
         return None
+    missing = [package for package in _NEEDS.get(name, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ConfigError(
+            f"the backend {name!r} needs {', '.join(missing)}: pip install 'dynajit[{name}]', or {' '.join(missing)}"
+        )
     module, tags = _BUILTIN[name]
     importlib.import_module(module)
     _tags[name] = tags
