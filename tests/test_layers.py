@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/exported": 1255,
     "dynajit/graph": 2196,
     "dynajit/guards": 1703,
-    "dynajit/interp": 3403,
+    "dynajit/interp": 3419,
     "dynajit/kept": 1387,
     "dynajit/loopir": 6125,
     "dynajit/report": 2486,

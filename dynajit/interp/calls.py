@@ -115,7 +115,7 @@ class Calls(Tracer):
                 if function.pin is not None:
                     function.pin()  # what is known is of this very function
                 return known()
-            reason = policy.skip_reason(real)
+            reason = policy.skip_reason(real) or policy.never_traced_around(real, args)
             if reason is not None:
                 raise GraphBreak(reason[0], reason[1])
         return self._trace(function, args, kwargs, direct)

@@ -21,6 +21,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.report import breaks
@@ -360,6 +362,20 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return None
     kind = breaks.OUTPUT_CALL if reason == "writes output" else breaks.SKIPPED_CALL
     return kind, f"{named} ({reason})"
+
+
+def never_traced_around(function: types.FunctionType, args: Sequence[Value]) -> tuple[BreakKind, str] | None:
+    """Why a module is called as it is: hooks before and after its forward are never traced, so that a graph can't go
+    across either of its ends. Its forward is captured by itself, under the code that equal modules share."""
+    module = getattr(args[0], "real_object", None) if function is torch.nn.Module._call_impl else None
+    found = None
+    for name in ("_forward_hooks", "_forward_pre_hooks"):
+        hooks = [getattr(hook, "__func__", hook) for hook in getattr(module, name, {}).values()]
+        reasons = (skip_reason(hook) for hook in hooks if isinstance(hook, types.FunctionType))
+        found = next(filter(None, reasons), None)
+        if found is None:
+            return None
+    return found and (found[0], f"{found[1]}, a hook of {type(module).__name__}")
 
 
 def module_of(function: types.FunctionType) -> str:

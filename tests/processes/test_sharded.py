@@ -43,7 +43,7 @@ def shard_tensors(model: nn.Sequential) -> None:
 
 
 # how a model is spread, and the breaks: at each hook of a fully sharded module
-FORMS = {"fully_shard": (shard_fully, 2 * (BLOCKS + 1)), "parallelize_module": (shard_tensors, 0)}
+FORMS = {"fully_shard": (shard_fully, 2), "parallelize_module": (shard_tensors, 0)}
 
 
 def trained(rank: int, form: str, how: str) -> tuple[Any, tuple[int, int]]:

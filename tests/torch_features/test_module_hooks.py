@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import dynajit
+from dynajit.report import records
+from dynajit.report.explain import ExplainReport
 from dynajit.testing import assert_same, compare
 
 Tensor = torch.Tensor
@@ -161,3 +163,50 @@ def test_lazy_modules_end_the_graph_once_each() -> None:
 
     report = assert_same(f, nn.ModuleList([nn.LazyLinear(4), nn.LazyLinear(2)]), torch.ones(2, 3), repeat=1)
     assert [brk.kind for brk in report.break_reasons] == ["skipped-call"] * 2
+
+
+class Ordered(nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.blocks = nn.ModuleList(net() for _ in range(depth))
+        for block in self.blocks:
+            block.append(nn.Linear(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        result: Tensor = self.last(x)
+        return result
+
+
+@pytest.mark.parametrize("around", ["each", "each and all"])
+def test_equal_modules_between_hooks_that_are_never_traced_are_captured_once(around: str) -> None:
+    """As `fully_shard` adds them: numbers of hooks, and how many blocks there are, are nothing to capture again for."""
+    log: list[str] = []
+
+    @dynajit.disable
+    def before(module: nn.Module, args: Any) -> None:
+        log.append(f"before {type(module).__name__}")
+
+    @dynajit.disable
+    def after(module: nn.Module, args: Any, result: Tensor) -> Tensor:
+        log.append(f"after {type(module).__name__}")
+        return result * 2
+
+    model = Ordered(12)
+    for each in [*model.blocks, *([model] if around == "each and all" else [])]:
+        each.register_forward_pre_hook(before)
+        each.register_forward_hook(after)
+    x = torch.ones(2, 3)
+    expected, told = model(x), log.copy()
+    log.clear()
+    seen: list[records.CompileRecord] = []
+    compiled = dynajit.compile(model)
+    with records.listen(seen.append):
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), expected)
+    assert log == 3 * told
+    report = ExplainReport(seen)
+    assert (report.graph_count, report.graph_break_count, len(report.recompile_reasons)) == (3, 1, 0)
