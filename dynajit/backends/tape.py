@@ -77,7 +77,10 @@ class _TapeRecorder:
         ends = {first + number: number for number in range(last)}  # what is used by nobody
         for number, (_, _, operands, _, _) in enumerate(self.steps):
             ends.update((slot, number) for slot in operands if slot >= first)
-        return [tuple(slot for slot, end in ends.items() if end == number) for number in range(last + 1)]
+        found: list[list[int]] = [[] for _ in self.steps]
+        for slot, end in ends.items():
+            found[end].append(slot)
+        return [tuple(slots) for slots in found]
 
 
 _FX_SEQUENCES = (fx.immutable_collections.immutable_list,)

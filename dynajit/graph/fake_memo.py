@@ -24,8 +24,8 @@ class _NoKey(Exception):
     """An argument that can't be part of a key."""
 
 
-class _FakeResult(NamedTuple):
-    """A result: what has to be made, and the argument whose memory it lies in, if any."""
+class FakeSpec(NamedTuple):
+    """A result: what has to be made, and whether it lies in the first argument's memory."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -44,14 +44,14 @@ class KnownResult(NamedTuple):
         looks: whether it raises for some values of its tensors.
     """
 
-    results: tuple[_FakeResult | None, ...]
+    results: tuple[FakeSpec | None, ...]
     several: bool
     looks: bool
 
     def made(self, mode: FakeTensorMode, args: Sequence[Any]) -> Any:
         """The same as new fakes."""
         memory = next((arg for arg in args if type(arg) is FakeTensor), None)
-        found = tuple(None if one is None else _make(mode, one, memory) for one in self.results)
+        found = tuple(None if one is None else make(mode, one, memory) for one in self.results)
         return found if self.several else found[0]
 
 
@@ -102,7 +102,7 @@ def _kind(tensor: torch.Tensor) -> int:
 def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool) -> KnownResult | None:
     """What to keep of a call, if the same can be made anew."""
     several = type(result) is tuple
-    known: list[_FakeResult | None] = []
+    known: list[FakeSpec | None] = []
     for one in result if several else (result,):
         if one is None:
             known.append(None)
@@ -112,15 +112,26 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
         sharing = [arg for arg in _tensors(args) if arg is one or _memory(arg) == _memory(one)]
         if sharing and (sharing[0] is not args[0] or len(_tensors(args)) > 1 or sharing[0] is one):
             return None  # which memory it is would have to be told by more than the metadata
-        spec = _FakeResult(
-            tuple(one.shape), one.stride(), int(one.storage_offset()), one.dtype, one.fake_device, bool(sharing)
-        )
-        if not _same(_make(mode, spec, args[0] if sharing else None), one):
+        spec = _spec(one, bool(sharing))
+        if not _same(make(mode, spec, args[0] if sharing else None), one):
             return None
         known.append(spec)
     if several and len({_memory(one) for one in result if one is not None}) < len([s for s in known if s is not None]):
         return None  # they share memory with each other
     return KnownResult(tuple(known), several, looks)
+
+
+def spec_of(mode: FakeTensorMode, fake: Any) -> FakeSpec | None:
+    """What to make for a fake like this one, with memory of its own and no history; None where that is not all."""
+    if type(fake) is not FakeTensor or not _is_ordinary(fake):
+        return None
+    spec = _spec(fake, False)
+    return spec if _same(make(mode, spec, None), fake) else None
+
+
+def _spec(fake: FakeTensor, shares: bool) -> FakeSpec:
+    offset = int(fake.storage_offset())
+    return FakeSpec(tuple(fake.shape), fake.stride(), offset, fake.dtype, fake.fake_device, shares)
 
 
 def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
@@ -131,7 +142,8 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _make(mode: FakeTensorMode, spec: _FakeResult, memory: torch.Tensor | None) -> FakeTensor:
+def make(mode: FakeTensorMode, spec: FakeSpec, memory: torch.Tensor | None) -> FakeTensor:
+    """A new fake; `memory`: the tensor whose memory it shares, if it shares any."""
     with torch._C._DisableTorchDispatch():
         meta = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
         if spec.shares:

@@ -94,7 +94,7 @@ class Guard:
     kind: str
     params: tuple[Any, ...]
     user_loc: FrameLoc | None
-    identity: Hashable
+    identity: tuple[str, Source | None, Hashable]
 
     def __init__(self, source: Source | None, kind: str, *params: Any, user_loc: FrameLoc | None = None) -> None:
         model = kinds.get(kind)
@@ -109,6 +109,17 @@ class Guard:
         put(self, "params", kept)
         put(self, "user_loc", user_loc)
         put(self, "identity", (kind, source, model.key(kept)))
+
+    def moved(self, source: Source, user_loc: FrameLoc | None) -> Guard:
+        """The same of another object; of a kind that reads one source."""
+        made = object.__new__(Guard)
+        put = object.__setattr__
+        kind, _, key = self.identity
+        for name, value in zip(
+            Guard.__slots__, ((kind, source, key), kind, self.params, source, user_loc), strict=True
+        ):
+            put(made, name, value)
+        return made
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"guards are frozen; {name} can't be set")

@@ -51,6 +51,10 @@ class GuardSet:
     def __contains__(self, guard: object) -> bool:
         return guard in self._index
 
+    def since(self, n: int) -> list[Guard]:
+        """Those after the first n."""
+        return self._guards[n:]
+
     def truncate(self, n: int) -> None:
         """Back to the first n guards."""
         for guard in self._guards[n:]:

@@ -55,6 +55,7 @@ class Source:
     __slots__ = ("__weakref__", "_name", "base")
     base: Source | None
     _name: str
+    parts: tuple[str, ...] = ()  # what it is made of besides the base
 
     def __new__(cls) -> Source:
         raise TypeError("make sources with their subclass")
@@ -91,6 +92,11 @@ class Source:
         while source.base is not None:
             source = source.base
         return source
+
+    def moved(self, base: Source) -> Source:
+        """The same step from another object."""
+        make: Any = type(self)
+        return make(base, *(getattr(self, part) for part in self.parts))  # type: ignore[no-any-return]
 
     def emit(self, e: Emitter, load: Load) -> None:
         """Push the object; `load` pushes the base, so that the caller can keep shared prefixes in variables."""
@@ -231,6 +237,7 @@ class CellContentsSource(Source):
 class _Attribute(Source):
     __slots__ = ("attr",)
     attr: str
+    parts = ("attr",)
 
     def __new__(cls, base: Source, name: str) -> Self:
         return cls._make((name,), base, f"{base.name()}.{name}", attr=name)
@@ -305,6 +312,7 @@ class ItemSource(Source):
     __slots__ = ("key", "raw")
     key: Any
     raw: bool
+    parts = ("key", "raw")
 
     def __new__(cls, base: Source, key: object, raw: bool = False) -> ItemSource:
         return cls._make((key_identity(key), raw), base, f"{base.name()}[{short(key)}]", key=key, raw=raw)
@@ -339,6 +347,7 @@ class ClosureCellSource(Source):
 
     __slots__ = ("index",)
     index: int
+    parts = ("index",)
 
     def __new__(cls, base: Source, index: int) -> ClosureCellSource:
         return cls._make((index,), base, f"{base.name()}.__closure__[{index}]", index=index)
@@ -368,6 +377,7 @@ class _Found(Source):
     text = ""  # as in messages, of the base's text and the argument
     leaf = ""  # the guard program's instruction
     function: Callable[..., Any]
+    parts = ("argument",)
 
     def __new__(cls, base: Source, argument: Any) -> Self:
         return cls._make((argument,), base, cls.text.format(base.name(), argument), argument=argument)
@@ -431,11 +441,13 @@ class CallSource(Source):
     The function must read only and run no user code; `text` says what it gives, with {} for the base.
     """
 
-    __slots__ = ("function",)
+    __slots__ = ("function", "text")
     function: Callable[[Any], Any]
+    text: str
+    parts = ("function", "text")
 
     def __new__(cls, base: Source, function: Callable[[Any], Any], text: str) -> CallSource:
-        return cls._make((text,), base, text.format(base.name()), function=function)
+        return cls._make((text,), base, text.format(base.name()), function=function, text=text)
 
     def emit(self, e: Emitter, load: Load) -> None:
         self._emit_call(e, load, self.function)

@@ -38,6 +38,7 @@ from dynajit.interp.catching import catches
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
+from dynajit.interp.summaries import Summaries
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values.containers.identity import MAX_COMPARED
@@ -117,6 +118,7 @@ class Interpreter(Calls):
         #: classes made while tracing, and their methods, by id, with the state before; nothing of them leaves the trace
         self.made_classes: dict[int, tuple[object, Snapshot]] = {}
         self._handlers = fuel.handlers()
+        self.summaries = Summaries(self)
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
         self._steps = 0
@@ -254,9 +256,18 @@ class Interpreter(Calls):
 
     def rollback(self, checkpoint: Checkpoint) -> None:
         """Be back before the checkpoint's instruction."""
-        self.journal.rollback(checkpoint.journal)
-        self.graph.rollback(checkpoint.graph)
-        self.guards.truncate(checkpoint.guards)
+        self.rollback_to(checkpoint.journal, checkpoint.graph, checkpoint.guards)
+
+    def rollback_to(self, journal: int, graph: tuple[int, int, int, bool], guards: int) -> None:
+        """Take back what was added since the logs had these lengths."""
+        self.journal.rollback(journal)
+        self.graph.rollback(graph)
+        self.guards.truncate(guards)
+        self.summaries.forget_behind(guards)
+
+    def call_module(self, module: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
+        """Call a module from outside: as an equal one was called before, or by tracing."""
+        return self.summaries.call(module, args, kwargs, direct)
 
     def can_stop_here(self) -> bool:
         """Whether generated code can bring torch into the present state: a context that is open has to be closed by the
@@ -503,6 +514,10 @@ class Interpreter(Calls):
 
     def node_meta(self, result: object) -> dict[str, Any]:
         """What an fx node carries: its fake value and the user's stack."""
+        return {"example_value": result, "stack_trace": self.stack_text()}
+
+    def stack_text(self) -> str:
+        """Where the traced program stands, as in a traceback."""
         where = tuple((frame.code_object, frame.current.index) for frame in self.frames)
         text = self._stacks.get(where)
         if text is None:
@@ -511,7 +526,7 @@ class Interpreter(Calls):
                 f"    {linecache.getline(loc.filename, loc.lineno or 0).strip()}\n"
                 for loc in self.user_stack()
             )
-        return {"example_value": result, "stack_trace": text}
+        return text
 
     def caller_module(self) -> str:
         """The module of the innermost traced frame."""

@@ -46,7 +46,7 @@ class DequeVal(SequenceVal):
         if self.source is not None:
             self.values(tx)
             tx.journal.touch(self)
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         tx.journal.set_attr(self, "changes", self.changes + 1)
         tx.journal.replace_all(self.items, kept)
 
@@ -55,7 +55,7 @@ class DequeVal(SequenceVal):
         if self.limit is not None or self.source is not None:
             self.replace(tx, [item, *self.values(tx)] if left else [*self.values(tx), item], left)
             return
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         tx.journal.set_attr(self, "changes", self.changes + 1)
         self.items.insert(0 if left else len(self.items), item)
         tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)

@@ -229,7 +229,7 @@ class DictVal(Value):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change."""
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         if self.source is not None:
             self.materialise(tx)
             tx.journal.touch(self)

@@ -441,7 +441,7 @@ class ListVal(SequenceVal):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change, which is recorded in the journal."""
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         if self.source is not None:
             self.values(tx)
             tx.journal.touch(self)

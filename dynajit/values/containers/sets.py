@@ -216,7 +216,7 @@ class SetVal(SetLike):
 
     def replace(self, tx: Tracer, entries: dict[Any, Value], history: History = UNKNOWN) -> None:
         """Give it these members; `history`: how it comes to them."""
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         tx.journal.set_attr(self, "history", history)
         if not self.entries.keys() <= entries.keys():
             tx.journal.set_attr(self, "removals", self.removals + 1)
@@ -321,7 +321,7 @@ def add(tx: Tracer, self: SetVal, item: Value) -> None:
     if hashed not in self.entries:
         if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
             self.unsupported("two members of one hash")
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         if self.source is not None:
             tx.journal.touch(self)
         tx.journal.set_attr(self, "history", self.history.then("add", (hashed, item)))

@@ -19,8 +19,10 @@ class Journal:
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self.dirty: dict[int, Any] = {}
-        #: counts what the program changed, in objects made while tracing too; never goes back
-        self.changes = 0
+        #: what the program changed, objects made while tracing too, once for each change; never goes back
+        self.changed: list[Any] = []
+        #: how often the program read what it had written where neither arguments nor guards lead; never goes back
+        self.hidden_reads = 0
         #: what copying long containers cost, in instructions traced meanwhile; never goes back
         self.work = 0
         #: keys of tables are compared by identity alone
@@ -40,13 +42,19 @@ class Journal:
         """Nothing will be taken back any more."""
         self._undo.clear()
         self.dirty.clear()
+        self.changed.clear()
+
+    @property
+    def changes(self) -> int:
+        """How often the program changed anything; never goes back."""
+        return len(self.changed)
 
     def record(self, undo: Callable[[], object]) -> None:
         self._undo.append(undo)
 
     def touch(self, value: Any) -> None:
         """Remember that `value` (a model with `emit_effect`) differs from the object it stands for."""
-        self.changes += 1
+        self.changed.append(value)
         key = id(value)
         if key not in self.dirty:
             self.dirty[key] = value

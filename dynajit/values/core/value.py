@@ -155,6 +155,9 @@ class Tracer(Protocol):
     def inline(
         self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
     ) -> Value: ...
+    def call_module(
+        self, module: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
+    ) -> Value: ...
     def inline_body(
         self, real: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
     ) -> Value: ...

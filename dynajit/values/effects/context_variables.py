@@ -86,7 +86,9 @@ def _used_token(variable: contextvars.ContextVar[Any], value: Any) -> contextvar
 @builtin(contextvars.ContextVar.get)
 def get(tx: Tracer, variable: Value, default: Value | None = None) -> Value:
     real, source = _from_outside(tx, variable)
-    held = tx.context_values.get(id(real)) or _held_outside(tx, variable)
+    written = tx.context_values.get(id(real))
+    tx.journal.hidden_reads += written is not None
+    held = written or _held_outside(tx, variable)
     if held.value is not None:
         return held.value
     if default is not None:
@@ -126,7 +128,7 @@ def reset(tx: Tracer, variable: Value, token: Value) -> None:
         tx.journal.set_attr(token, "is_undone", True)
     else:
         tx.journal.touch(CallEffect(tx.from_real(contextvars.ContextVar.reset), [variable, token]))
-    tx.journal.changes += 1
+    tx.journal.changed.append(variable)
     tx.journal.set_item(tx.context_values, id(real), before)
 
 

@@ -159,6 +159,7 @@ class ReplayedVal(Value):
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{name} of a lock that is held")
 
     def _run(self, tx: Tracer, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        tx.journal.hidden_reads += 1
         try:
             found = getattr(self.object(), name)(*given, **named)
         except Exception as error:
@@ -166,7 +167,7 @@ class ReplayedVal(Value):
             raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {self._called(name)}: {error}") from None
         if name in self.methods.changing:
             self.calls.append((name, given, named))
-            tx.journal.changes += 1
+            tx.journal.changed.append(self)
             tx.journal.record(self._take_back)
         return found
 

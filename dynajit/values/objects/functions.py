@@ -53,7 +53,7 @@ class CellVal(Value):
         return self.contents
 
     def set(self, tx: Tracer, value: Value | None) -> None:
-        tx.journal.changes += 1
+        tx.journal.changed.append(self)
         tx.journal.set_attr(self, "contents", value)
         tx.journal.set_attr(self, "known", True)
         if self.source is not None:

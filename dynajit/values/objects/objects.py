@@ -345,7 +345,7 @@ class ObjVal(Value):
         if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
             if value is None and not self._slot_is_full(name, found):
                 raise tx.raised(AttributeError, name)
-            tx.journal.changes += 1
+            tx.journal.changed.append(self)
             tx.journal.set_item(self.slots, name, value)
             if self.source is not None:
                 tx.journal.touch(self)
@@ -395,6 +395,11 @@ class ObjVal(Value):
         return tx.call(method, args, {}, direct)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
+        if self.source is not None and issubclass(self.cls, torch.nn.Module):
+            return tx.call_module(self, args, kwargs, direct)
+        return self.trace_call(tx, args, kwargs, direct)
+
+    def trace_call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct) -> Value:
         if is_scripted(self.real_object):
             return call_scripted(tx, self, args, kwargs)
         if (method := self.special(tx, "__call__")) is None:

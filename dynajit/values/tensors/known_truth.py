@@ -32,3 +32,8 @@ def known_truth(node: fx.Node) -> bool | None:
     assert isinstance(bound, (int, float)) and callable(node.target)
     answers = _AT_MOST_0 if bound <= 0 else _AT_LEAST_1 if bound >= 1 else {}
     return answers.get(node.target)
+
+
+def may_be_known(node: fx.Node) -> bool:
+    """Whether an answer may be known of the tensor, or of what is computed from it."""
+    return node.target is torch.rand or node.target in _READING

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -380,17 +381,24 @@ _FACTORED: dict[str, tuple[str, Any]] = {
 
 def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors; failures become graph breaks."""
+    with running_fakes(graph, lambda: _name_of(target)):
+        return run_target(op, target, args, kwargs)
+
+
+@contextmanager
+def running_fakes(graph: GraphBuilder, name: Callable[[], str]) -> Iterator[None]:
+    """Operations in the body run on fake tensors; failures of the one of this name become graph breaks."""
     if config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops:
         _ = graph.shapes.env  # what depends on data becomes symbols of it
     try:
         with graph.running_fake():
-            return run_target(op, target, args, kwargs)
+            yield
     except DataDependentOutputException as error:
-        raise GraphBreak(breaks.DATA_DEPENDENT, _name_of(target), error) from None
+        raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
     except DynamicOutputShapeException as error:
-        raise GraphBreak(breaks.DYNAMIC_OUTPUT, _name_of(target), error) from None
+        raise GraphBreak(breaks.DYNAMIC_OUTPUT, name(), error) from None
     except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(target)}: {error}", error) from None
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name()}: {error}", error) from None
     except (
         RuntimeError,
         TypeError,
@@ -403,8 +411,8 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
         ArithmeticError,
     ) as error:
         if is_data_dependent(error):
-            raise undecided(graph, f"{_name_of(target)}: {_first_line(error)}", error) from None
-        raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
+            raise undecided(graph, f"{name()}: {_first_line(error)}", error) from None
+        raise GraphBreak(breaks.OP_RAISES, f"{name()}: {type(error).__name__}: {error}", error) from None
     finally:
         graph.shapes.note()
 
