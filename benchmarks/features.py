@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import features_more  # noqa: F401 - fills FEATURES
 import features_python  # noqa: F401 - fills FEATURES
 import features_torch  # noqa: F401 - fills FEATURES
 import numpy as np
