@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -389,3 +390,28 @@ def test_a_forked_child_connects_anew(tmp_path: Path) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_write_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    program = """
+import threading
+from dynajit.runtime import remote_servers, store
+
+class Hanging:
+    writable = True
+    get = lambda self, name: None
+    claim = lambda self, name, seconds: True
+    put = lambda self, *entry: threading.Event().wait(1000)
+
+remote_servers.connect = lambda url: Hanging()
+print(store.get_or_make("ab" * 32, ".so", store.written(b"made")).read_bytes())
+"""
+    variables = {
+        "DYNAJIT_CACHE_DIR": str(tmp_path),
+        "DYNAJIT_REMOTE_CACHE": "any://where",
+        "DYNAJIT_REMOTE_KEY": SECRET,
+    }
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'made'\n", "")
