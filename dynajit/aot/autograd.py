@@ -78,15 +78,13 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     drawn = list(filter(is_drawn, gm.graph.nodes))
     once = reason_against(mutated, drawn, _plain_outputs(context))
     double = None if once else DoubleBackward(gm.forward)
-    own = None
-    if traced is gm:
-        checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
-        parts = halves.made, len(example_inputs), double, halves.partial, history, checks
-        own = without_wrapper(metadata, *parts, draws=bool(drawn))
+    checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
+    parts = halves.made, len(example_inputs), double, halves.partial, history, checks
+    own = without_wrapper(metadata, *parts, draws=bool(drawn))
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
-        compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
+        compiled = passes.wrapped(own if mode is None else functools.partial(_left_in_mode, mode, own))
     elif halves.reach is not None and halves.reach.apart:
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:

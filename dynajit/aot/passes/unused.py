@@ -63,7 +63,7 @@ def with_unused_draws(gm: GraphModule) -> GraphModule:
         if node in used:
             used.update(_read(node))
     unused = [node for node in gm.graph.nodes if node not in used and is_drawn(node)]
-    return with_results(gm, unused, lambda node: _none_of(node) if written_by(node) else node) if unused else gm
+    return with_results(gm, unused, lambda node: (_none_of if written_by(node) else _detached)(node)) if unused else gm
 
 
 def _none_of(node: Node) -> Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,6 +139,28 @@ def test_a_kept_graph_runs_again() -> None:
             torch.autograd.grad(loss, weights)
         found.append([*first, *second, *third, *fourth])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def _viewed_and_written(x: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros(3, 4)
+    made[1] = x
+    return made * 2
+
+
+def _drawn_over(x: torch.Tensor) -> torch.Tensor:
+    return x.double().uniform_(0, 1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize(("f", "fails"), [(_viewed_and_written, True), (_drawn_over, False)])
+def test_a_pass_fails_again_where_eagers_does(f: Callable[..., torch.Tensor], fails: bool, backend: str) -> None:
+    """The write of a view can't be gone through twice, though it keeps no tensor; a draw over a tensor can."""
+    for fn in (f, dynajit.compile(f, backend=backend)):
+        x = torch.ones(4, requires_grad=True)
+        result = fn(x).sum()
+        result.backward()
+        with pytest.raises(RuntimeError, match="a second time") if fails else contextlib.nullcontext():
+            result.backward()
 
 
 def test_an_index_refused_when_inputs_are_gone() -> None:

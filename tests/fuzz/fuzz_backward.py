@@ -1,0 +1,170 @@
+"""Random programs that are differentiated several times: what a backward pass uses up, and what it leaves.
+
+    python tests/fuzz/fuzz_backward.py 0 1000 --backend codegen
+
+Passes start inside of the program and after it, from some of its results, with and without `retain_graph`: gradients,
+or the error of a pass through a graph that is gone, have to be eager's. The exit status is 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import dynajit  # noqa: E402
+
+# {a}: a name to bind; {b} and {c}: tensors of 4 x 4.
+STEPS = (
+    *("{a} = {b}.sin()", "{a} = {b}.exp()", "{a} = {b} * 2", "{a} = {b} + {c}", "{a} = {b} * {c}", "{a} = {b} @ {c}"),
+    *("{a} = {b}.t()", "{a} = {b}.clone()", "{a} = {b}.detach()", "{a} = {b}.to(torch.float64).to(torch.float32)"),
+    *("{a} = {b}[:, 1:].sum() + {c}", "{a} = {b}.relu()", "{a} = F.dropout({b}, 0.5)", "{a} = {b}.softmax(-1)"),
+    *("{a} = {b}.clone(); {a}.mul_(2)", "{a} = {b} * 1; {a}.add_({c})", "{a} = {b} * 1; {a}.uniform_(0, 1)"),
+    *("{a} = {b} * 1; {a}.zero_()", "{a} = {b}.exp(); {a}[0] = 1.0", "{a} = {b} * 1; {a}[:, 0].mul_(2)"),
+    *("{a} = torch.where({b} > 0, {b}, {c})", "{a} = torch.cat({b}.chunk(2))", "{a} = {b}.cumsum(0)"),
+    *("{a} = {b}.sum().expand(4, 4)", "{a} = {b} / 3", "{a} = {b}.abs()", "{a} = {b}.round()", "{a} = {b} ** 2"),
+    *("{a} = torch.ones(4, 4, requires_grad=True) * {b}", "{a} = checkpoint(torch.sin, {b}, use_reentrant=False)"),
+    *("{a} = torch.zeros(4, 4).copy_({b})", "{a} = torch.zeros(4, 4); {a}[1] = {b}[0]", "{a} = F.linear({b}, w)"),
+    *("{a} = F.layer_norm({b}, (4,))", "{a} = {b}.double()", "{a} = {b}.max(0, keepdim=True)[0].expand(4, 4)"),
+    *("{b}.mul_(2)", "{b}.add_({c})", "{b}.uniform_(0, 1)", "{b}.t().mul_(2)", "{b}[0] = {c}[1]", "{b}.copy_({c})"),
+    *("{a} = {b}.view_as({b})", "{a} = {b}.unbind(0)[0] + {c}", "{a} = {b}.T.exp().T", "{a} = {b}.sin()[:, :]"),
+    *("{b}.retain_grad()", "F.dropout({b}, 0.5)", "{a} = torch.rand_like({b}) + {b}", "{a} = Twice.apply({b})"),
+    *("{a} = Square.apply({b})", "{b}.unbind(0)[1]", "torch.rand(2)", "dynajit.graph_break()"),
+)
+PASSES = (
+    *("{b}.sum().backward()", "({b} * 2).sum().backward()", "{b}.square().sum().backward()"),
+    *("{b}.sum().backward(retain_graph=True)", "dynajit.graph_break()"),
+)
+
+
+class Twice(torch.autograd.Function):
+    """Keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+class Square(torch.autograd.Function):
+    """Keeps its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2 * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+def program(seed: int) -> str:
+    """A function of three tensors that returns some of what it made, as text."""
+    rng = random.Random(seed)
+    names, lines = ["x", "y"], ["def main(x, y, w):"]
+    count = rng.randint(1, 5)
+    inside = rng.randint(1, count) if rng.random() < 0.6 else 0
+    for number in range(1, count + 1):
+        made = rng.choice(names) if rng.random() < 0.4 else f"t{number}"
+        step = rng.choice(STEPS)
+        lines.append("    " + step.format(a=made, b=rng.choice(names[-3:]), c=rng.choice(names[-3:])))
+        if "{a}" in step and made not in names:
+            names.append(made)
+        if number == inside:
+            start = rng.choice(names)
+            lines.append(f"    if {start}.requires_grad: " + rng.choice(PASSES).format(b=start))
+    results = rng.sample(names, rng.randint(1, min(3, len(names))))
+    return "\n".join([*lines, f"    return {', '.join(results)},"])
+
+
+def _error(error: Exception) -> tuple[str, str]:
+    return (type(error).__name__, str(error).split(":")[0].split(". ")[0][:90])
+
+
+def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
+    """The results of a call, and the gradients after each backward pass or why it failed."""
+    rng = random.Random(seed + 1)
+    torch.manual_seed(0)
+    leaves = [torch.randn(4, 4).requires_grad_(wanted) for wanted in (True, seed % 3 > 0, seed % 2 > 0)]
+    given = [leaves[0] * 1 if seed % 5 == 0 else leaves[0].exp() if seed % 7 == 0 else leaves[0], *leaves[1:]]
+    try:
+        results = [result for result in main(*given) if result.requires_grad]
+    except RuntimeError as error:
+        return [_error(error)]
+    found: list[Any] = [[result.detach().clone() for result in results]]
+    found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
+    for _ in range(rng.randint(1, 3) if results else 0):
+        starts = results if rng.random() < 0.5 else [rng.choice(results)]
+        before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+        try:
+            torch.autograd.backward([start.sum() * 3 for start in starts], retain_graph=rng.random() < 0.3)
+        except RuntimeError as error:
+            found.append(_error(error))
+            for leaf, grad in zip(leaves, before, strict=True):  # how far a pass got that fails is the engine's affair
+                leaf.grad = grad
+        found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
+    return found
+
+
+def same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.allclose(left, right, 1e-4, 1e-5, equal_nan=True)
+    return bool(left == right)
+
+
+def finding(seed: int, backend: str) -> str | None:
+    """What differs between the seed's program in eager mode and compiled, cold or warm; None: nothing."""
+    source = program(seed)
+    scope: dict[str, Any] = {"torch": torch, "F": F, "dynajit": dynajit, "checkpoint": checkpoint}
+    scope.update(Twice=Twice, Square=Square)
+    exec(compile(source, f"<backward {seed}>", "exec"), scope)
+    wanted = observed(scope["main"], seed)
+    dynajit.reset()
+    run = dynajit.compile(scope["main"], backend=backend)
+    for call in ("first", "second"):
+        found = observed(run, seed)
+        if not same(found, wanted):
+            place = next((at for at, pair in enumerate(zip(found, wanted)) if not same(*pair)), len(found))
+            return f"{source}\n  {call} call, at {place}: {found[place:][:1]}, not {wanted[place:][:1]}"
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int, help="is left out")
+    parser.add_argument("--backend", default="codegen")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    count = 0
+    for seed in range(options.first, options.last):
+        text = finding(seed, options.backend)
+        if text is not None:
+            count += 1
+            print(f"seed {seed}: {text}", flush=True)
+    print(f"{options.backend}: {options.last - options.first} programs from seed {options.first}, {count} findings")
+    return min(1, count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
