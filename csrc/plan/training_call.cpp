@@ -435,7 +435,47 @@ PyObject *has_gradient_hooks(PyObject *, PyObject *given)
     return PyBool_FromLong(is_waiting || (leaf && is_heard({leaf, 0})));
 }
 
+/* runs_again(function, inputs, results, random, kept) */
+PyObject *runs_again(PyObject *, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 5 || !PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || (args[3] != Py_None && !THPVariable_Check(args[3]))) {
+        return PyErr_Format(PyExc_TypeError, "runs_again: a function, tuples of inputs and results, a generator's state");
+    }
+    const auto inputs = std::make_shared<GraphInputs>(args[0], args[3] != Py_None ? THPVariable_Unpack(args[3]) : at::Tensor());
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+        PyObject *input = PyTuple_GET_ITEM(args[1], i);
+        const Backward::Origin origin = THPVariable_Check(input) ? Backward::origin_of(THPVariable_Unpack(input))
+                                                                 : Backward::Origin();
+        if (origin.inputs != nullptr) {
+            inputs->add_lent(THPVariable_Unpack(input), origin.inputs, origin.place);
+        }
+        else if (args[4] != Py_True && THPVariable_Check(input) && THPVariable_Unpack(input).grad_fn()) {
+            Py_RETURN_NONE; /* to hold it here takes as much memory as it saves elsewhere */
+        }
+        else {
+            inputs->add(input);
+        }
+    }
+    std::map<torch::autograd::Node *, std::map<uint32_t, size_t>> places;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[2]); i++) {
+        PyObject *result = PyTuple_GET_ITEM(args[2], i);
+        const at::Tensor tensor = THPVariable_Check(result) ? THPVariable_Unpack(result) : at::Tensor();
+        if (tensor.defined() && tensor.grad_fn() && !tensor.is_view() && Backward::origin_of(tensor).inputs == nullptr) {
+            places[tensor.grad_fn().get()].emplace(static_cast<uint32_t>(tensor.output_nr()), static_cast<size_t>(i));
+        }
+    }
+    for (const auto &[node, own] : places) {
+        node->add_post_hook(std::make_unique<RunsAgain>(inputs, own));
+    }
+    Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
+    {"runs_again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(runs_again)), METH_FASTCALL,
+     "runs_again(function, inputs, results, random, kept)\n--\n\n"
+     "Note that function(*inputs) gives the results once more, from the state `random` of the CPU's generator if it is not "
+     "None: compiled graphs that are given them need not keep them for a second differentiation. kept: whether autograd's "
+     "nodes of the results keep all inputs; else nothing is noted where that would keep what may die."},
     {"has_gradient_hooks", has_gradient_hooks, METH_O,
      "has_gradient_hooks(tensor)\n--\n\nWhether it is a leaf, and somebody is told when it has got its gradient."},
     {nullptr, nullptr, 0, nullptr},

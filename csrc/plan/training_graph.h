@@ -19,6 +19,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -239,17 +241,17 @@ private:
     at::Tensor before_;
 };
 
-/* The inputs of one call of a graph that can run again, for a backward pass that is to be differentiated. Held by the
- * call's nodes until they have run, and as long by the calls that were given this one's results.
+/* The inputs of one call of a graph, or of operations that ran as captured, that can run again, for a backward pass that is
+ * to be differentiated. Held by the call's nodes until they have run, and as long by the calls that were given this one's
+ * results.
  *
  * What another compiled graph gave, and backward does not need, is memory that eager's operations need not keep: if
  * nobody else holds it, that graph runs again. */
 class GraphInputs {
 public:
-    /* random: the generator's state before the call, if the graph draws. */
-    GraphInputs(TrainingCall *call, const at::Tensor &random) : call_(call), random_(random)
+    /* graph: what gives the results of the inputs. random: the generator's state before the call, if the graph draws. */
+    GraphInputs(PyObject *graph, const at::Tensor &random) : graph_(Py_NewRef(graph)), random_(random)
     {
-        Py_INCREF(reinterpret_cast<PyObject *>(call));
     }
 
     ~GraphInputs()
@@ -269,7 +271,7 @@ public:
                 last->take_origins(waiting);
             }
         }
-        Py_DECREF(reinterpret_cast<PyObject *>(call_));
+        Py_DECREF(graph_);
     }
 
     GraphInputs(const GraphInputs &) = delete;
@@ -281,11 +283,11 @@ public:
         versions_.push_back(version_of(object));
     }
 
-    /* An input that is result `number` of another call. */
-    void add_lent(const at::Tensor &tensor, const std::shared_ptr<GraphInputs> &origin, size_t number)
+    /* An input that is the result at `place` of another call. */
+    void add_lent(const at::Tensor &tensor, const std::shared_ptr<GraphInputs> &origin, size_t place)
     {
         lent_.emplace(values_.size(), Lent{WeakTensor(tensor.getIntrusivePtr()),
-                                           torch::autograd::impl::gradient_edge(tensor), origin, number});
+                                           torch::autograd::impl::gradient_edge(tensor), origin, place});
         values_.push_back(nullptr);
         versions_.push_back(0);
     }
@@ -304,7 +306,8 @@ public:
                 return false;
             }
             if (!tensor.defined() && lent.origin->has_all()) {
-                tensor = lent.origin->result(lent.number);
+                Values made = lent.origin->run();
+                tensor = dynajit::without_view(made.at(lent.place).tensor);
                 torch::autograd::impl::set_gradient_edge(tensor, lent.edge);
             }
             if (!tensor.defined()) {
@@ -321,7 +324,7 @@ public:
         return values_;
     }
 
-    /* What the forward graph gives of them. */
+    /* What the graph gives of them. */
     Values run() const
     {
         Values given;
@@ -330,7 +333,7 @@ public:
         }
         at::AutoGradMode no_grad(false);
         const DrawnAgain drawn(random_);
-        return call_off(call_->forward, std::move(given), false);
+        return call_off(graph_, std::move(given), false);
     }
 
     const at::Tensor &random() const
@@ -350,7 +353,7 @@ private:
         WeakTensor tensor;
         torch::autograd::Edge edge;
         std::shared_ptr<GraphInputs> origin;
-        size_t number;
+        size_t place;
     };
 
     void take_origins(std::vector<std::shared_ptr<GraphInputs>> &into)
@@ -361,25 +364,36 @@ private:
         lent_.clear();
     }
 
-    /* A result with a history, computed once more. */
-    at::Tensor result(size_t number) const
-    {
-        Values items = run();
-        size_t place = 0;
-        for (size_t before = number + 1; place < items.size(); place++) {
-            before -= (*call_->differentiable)[place];
-            if (before == 0) {
-                break;
-            }
-        }
-        return dynajit::without_view(items[place].tensor);
-    }
-
-    TrainingCall *call_; /* owned */
+    PyObject *graph_; /* owned */
     at::Tensor random_;
     std::vector<PyObject *> values_; /* NULL for those that are lent */
     std::vector<int64_t> versions_;  /* when the graph had run */
     std::map<size_t, Lent> lent_;
+};
+
+/* On autograd's node of results that are no compiled graph's: what gives them again. */
+class RunsAgain : public torch::autograd::FunctionPostHook {
+public:
+    /* places: of each of the node's outputs that is a result, which one it is. */
+    RunsAgain(const std::shared_ptr<GraphInputs> &inputs, const std::map<uint32_t, size_t> &places)
+        : inputs(inputs), places(places)
+    {
+    }
+
+    variable_list operator()(const variable_list &outputs, const variable_list &) override
+    {
+        if (!torch::autograd::get_current_graph_task_keep_graph()) {
+            inputs.reset();
+        }
+        return outputs;
+    }
+
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &) const override
+    {
+    }
+
+    std::shared_ptr<GraphInputs> inputs;
+    const std::map<uint32_t, size_t> places;
 };
 
 } // namespace

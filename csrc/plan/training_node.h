@@ -93,21 +93,51 @@ public:
     /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
     void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random)
     {
-        inputs_ = std::make_shared<GraphInputs>(call_, random);
+        inputs_ = std::make_shared<GraphInputs>(call_->forward, random);
         for (Py_ssize_t i = 0; i < count; i++) {
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
-            const bool could_be_lent = tensor.defined() && tensor.has_storage() && !tensor.is_view() && tensor.grad_fn()
-                && GraphInputs::version_of(args[i]) == 0 && saved.count(tensor.storage().unsafeGetStorageImpl()) == 0
-                && !is_kept_by_eager(i);
-            const auto [origin, number] = could_be_lent ? origin_of(torch::autograd::impl::gradient_edge(tensor))
-                                                        : std::make_pair<Backward *, size_t>(nullptr, 0);
-            if (origin != nullptr) {
-                inputs_->add_lent(tensor, origin->inputs_, number);
+            const bool is_kept = tensor.defined() && tensor.has_storage()
+                && saved.count(tensor.storage().unsafeGetStorageImpl()) != 0;
+            const Origin origin = is_kept || is_kept_by_eager(i) ? Origin() : origin_of(tensor);
+            if (origin.inputs != nullptr) {
+                inputs_->add_lent(tensor, origin.inputs, origin.place);
             }
             else {
                 inputs_->add(args[i]);
             }
         }
+    }
+
+    /* What a tensor is a result of that can run again, and which one; nothing where it can't. */
+    struct Origin {
+        std::shared_ptr<GraphInputs> inputs;
+        size_t place = 0;
+    };
+
+    static Origin origin_of(const at::Tensor &tensor)
+    {
+        if (!tensor.defined() || !tensor.has_storage() || tensor.is_view() || !tensor.grad_fn() || ::version_of(tensor) != 0) {
+            return {};
+        }
+        torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(tensor);
+        if (dynamic_cast<Named *>(edge.function.get()) != nullptr && edge.function->num_outputs() == 1) {
+            edge = edge.function->next_edge(0);
+        }
+        if (const Backward *found = dynamic_cast<Backward *>(edge.function.get())) {
+            const Flags &differentiable = *found->call_->differentiable;
+            size_t place = 0;
+            for (size_t before = found->mine_.at(edge.input_nr); !differentiable[place] || before > 0; place++) {
+                before -= differentiable[place];
+            }
+            return {found->inputs_, place};
+        }
+        for (const auto &hook : edge.function->post_hooks()) {
+            const RunsAgain *found = dynamic_cast<RunsAgain *>(hook.get());
+            if (found != nullptr && found->places.count(edge.input_nr) != 0) {
+                return {found->inputs, found->places.at(edge.input_nr)};
+            }
+        }
+        return {};
     }
 
     /* What backward needs, from the forward's results behind those returned. */
@@ -334,17 +364,6 @@ private:
         return std::any_of(call_->watched->begin(), call_->watched->end(), [=](const Watched &each) {
             return !each.is_result && each.place == place;
         });
-    }
-
-    /* The node of a compiled graph that can run again, and the number of its result; nullptr: there is none. */
-    static std::pair<Backward *, size_t> origin_of(torch::autograd::Edge edge)
-    {
-        if (dynamic_cast<Named *>(edge.function.get()) != nullptr && edge.function->num_outputs() == 1) {
-            edge = edge.function->next_edge(0);
-        }
-        Backward *found = dynamic_cast<Backward *>(edge.function.get());
-        const bool again = found != nullptr && found->inputs_ != nullptr;
-        return {again ? found : nullptr, again ? found->mine_.at(edge.input_nr) : 0};
     }
 
     /* Whether the graph computes again what it saved. Not if the program has written something through `.data` since:

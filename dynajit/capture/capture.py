@@ -42,6 +42,7 @@ from dynajit.capture.variants import (
 )
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
+from dynajit.graph.again import run_again
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.graph.meta import note_graph
@@ -749,7 +750,7 @@ def _needs_grad(entry: GraphInput) -> bool:
 
 def _as_captured(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The graph, operator by operator."""
-    return module.forward
+    return run_again(module)
 
 
 def _made_later(make: Callable[..., Any], backend: Any, name: str) -> tuple[Callable[..., Any], bool]:

@@ -31,7 +31,7 @@ def reason_against(mutated: Sequence[int], drawn: Sequence[Node], plain_outputs:
     """
     reason = (
         ("it writes its inputs" if mutated else "")
-        or ("" if all(map(_is_of_the_cpu, drawn)) else "it draws random numbers, not of the CPU's own generator")
+        or ("" if all(map(is_of_the_cpu, drawn)) else "it draws random numbers, not of the CPU's own generator")
         or ("" if plain_outputs else "its results share memory")
         or ("it runs under autocast" if torch_compat.any_autocast_enabled() else "")
     )
@@ -40,7 +40,8 @@ def reason_against(mutated: Sequence[int], drawn: Sequence[Node], plain_outputs:
     return reason
 
 
-def _is_of_the_cpu(drawn: Node) -> bool:
+def is_of_the_cpu(drawn: Node) -> bool:
+    """Whether a node that draws random numbers has them of the CPU's own generator."""
     values = tree_leaves([value_of(each) for each in (drawn, *drawn.all_input_nodes)])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return drawn.kwargs.get("generator") is None and all(value.device.type == "cpu" for value in tensors)

@@ -18,9 +18,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynajit import _C, torch_compat
 from dynajit.aot.legality import REGION, GraphFacts, name_of
 from dynajit.aot.passes.recurrent import MAX_STEPS_TRAINED, is_long
+from dynajit.aot.passes.unused import is_drawn
 from dynajit.aot.rewrite import cut
+from dynajit.aot.training.double_backward import is_of_the_cpu
 from dynajit.aot.training.reachability import saved_by
 from dynajit.graph.meta import memory, notes, value_of
 from dynajit.symbols import is_symbolic
@@ -40,6 +43,10 @@ class Step:
     outputs: list[Node]
     compiled: Callable[..., Sequence[Any]] | None = None
     dying: tuple[Node, ...] = ()  # values that nothing needs after this
+    # of regions and what is not compiled: what gives the results once more, for compiled graphs behind, which need not
+    # keep them then; and whether it draws random numbers
+    again: Callable[..., Sequence[Any]] | None = None
+    draws: bool = False
 
     def module(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         """The graph of the nodes, which are some of `gm`'s."""
@@ -68,18 +75,25 @@ def in_pieces(
 
     run = PartitionedCall(gm, steps)
     kept = {memory(node) for node in _held(gm, regions)}
+    autocast = torch_compat.any_autocast_enabled()  # it may be off when something runs again
     for step in pieces:
         piece = step.module(gm)
         if regions and not _memories(step.inputs) <= kept | _saved_in(step):
             step.compiled = piece.forward  # compiled, it would keep for backward what eager's operations don't
+            step.again = None if autocast or any(map(is_drawn, step.nodes)) else piece.forward
         else:
             step.compiled = compile_piece(piece, list(map(example, step.inputs)))
-    for node in regions:
-        body: Any = node.args[0]
-        if not notes(node).asks_policy:
+    for step in steps:
+        (node, *more) = step.nodes
+        if node in regions and not more:
+            body: Any = node.args[0]
             module = run.constants[body]
-            module.meta.update(gm.meta)
-            run.constants[body] = compile_piece(module, list(map(example, node.args[1:])))  # type: ignore[arg-type]
+            drawn = list(filter(is_drawn, module.graph.nodes))
+            if not notes(node).asks_policy:
+                module.meta.update(gm.meta)
+                run.constants[body] = compile_piece(module, list(map(example, node.args[1:])))  # type: ignore[arg-type]
+            if all(map(is_of_the_cpu, drawn)) and not autocast:
+                step.again, step.draws = run.constants[body], bool(drawn)
     return run
 
 
@@ -176,13 +190,24 @@ class PartitionedCall:
         for step in self.steps:
             if step.compiled is not None:
                 given = [values[node] for node in step.inputs]
-                values.update(zip(step.outputs, step.compiled(*given), strict=True))
-                del given
+                found = step.compiled(*given)
+                values.update(zip(step.outputs, found, strict=True))
+                if step.again is not None:
+                    _C.runs_again(step.again, tuple(given), tuple(found), None, False)
+                del given, found
             else:
-                (call,) = step.nodes
-                args: Any = torch.fx.map_arg(call.args, values.__getitem__)
-                values[call] = call.target(*args)  # type: ignore[operator]
-                del args
+                _call(step, values)
             for node in step.dying:
                 del values[node]
         return tuple(torch.fx.map_arg(self.results, values.__getitem__))
+
+
+def _call(step: Step, values: dict[Node, Any]) -> None:
+    """Make the call that the step is."""
+    (call,) = step.nodes
+    args: Any = torch.fx.map_arg(call.args, values.__getitem__)
+    random = torch.get_rng_state() if step.draws else None
+    found = values[call] = call.target(*args)  # type: ignore[operator]
+    if step.again is not None:
+        # backward keeps what the region was given
+        _C.runs_again(step.again, args[1:], tuple(found), random, True)
