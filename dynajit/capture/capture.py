@@ -33,7 +33,7 @@ from dynajit.capture.variants import (
     MAX_ROLES,
     Reasons,
     VariantData,
-    class_name,
+    given_made_anew,
     never_fits_again,
     note_objects_made_anew,
     other_roles,
@@ -145,12 +145,13 @@ def _capture(
     full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MAX_ROLES
     if full or never_fits_again(session, own, reasons, values, function.__globals__):
         _give_up(session, code, why, len(own), full)
+        _C.mark_run_only(code)
         return None
-    if session.classes_made_anew and not own and not session.choices.fullgraph:
-        known = session.classes_made_anew.intersection(map(class_name, values))
-        if known:
-            _give_up(session, code, f"instances of {', '.join(sorted(known))} are given", 0, False)
-            return None
+    if session.classes_made_anew and not session.choices.fullgraph:
+        guards = given_made_anew(code, values, session.classes_made_anew)
+        if guards:  # other calls are compiled
+            _give_up(session, code, guards[0].describe(), 0, False)
+            return _left_eager(session, code, function, values, guards)
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
         last = count >= config.recompile_limit - LAST_VARIANTS
@@ -238,7 +239,7 @@ def _recompile_reason(
 
 
 def _give_up(session: Session, code: types.CodeType, why: str | None, count: int, full: bool) -> None:
-    """The frame has been compiled too often; say which guard keeps failing, and run it eagerly from now on."""
+    """The frame has been compiled too often, and is run eagerly from now on: say which guard keeps failing."""
     limit = "config.recompile_limit" if full else "its classes are made anew at each call"
     text = (
         f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {count} times "
@@ -250,7 +251,18 @@ def _give_up(session: Session, code: types.CodeType, why: str | None, count: int
         _warned_codes[id(code)] = code
         warnings.warn(f"dynajit: {text}", stacklevel=3)
     counters["recompile_limit"][code.co_name] += 1
-    _C.mark_run_only(code)
+
+
+def _left_eager(
+    session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], guards: GuardSet
+) -> _C.Variant | None:
+    """The frame runs eagerly where the guards hold."""
+    record = CompileRecord(f"[{frame_number(code)}/0]", code.co_name, code.co_filename, code.co_firstlineno)
+    variant = FrameCapture(session, code, function, values, record)._eager(guards)
+    if variant is not None:
+        _C.add_variant(code, variant)
+        session.touch(code)
+    return variant
 
 
 class FrameCapture:

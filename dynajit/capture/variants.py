@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import inspect
 import types
 from collections.abc import Sequence
@@ -139,7 +140,24 @@ def never_fits_again(
     return True
 
 
-def class_name(value: Any) -> str:
+def given_made_anew(code: types.CodeType, values: tuple[Any, ...], names: set[str]) -> GuardSet:
+    """Guards that hold where the parameters are instances of such classes that are so now, or such classes."""
+    guards = GuardSet()
+    flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    count = code.co_argcount + code.co_kwonlyargcount + flags
+    for index, (name, value) in enumerate(zip(code.co_varnames[:count], values, strict=False)):
+        found = _class_name(value)
+        if found in names:
+            source, text = LocalSource(index, name), f"has a class {found} that is made anew"
+            guards.add(Guard(source, "PREDICATE", functools.partial(_has_class, found), text))
+    return guards
+
+
+def _has_class(name: str, value: Any) -> bool:
+    return _class_name(value) == name
+
+
+def _class_name(value: Any) -> str:
     """How the class of a parameter is shown, or the parameter, if it is a class."""
     kind = type(value)
     return short(value if issubclass(kind, type) else kind)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit import _C
 from dynajit.capture.variants import MAX_MADE_ANEW
 
 
@@ -125,3 +126,40 @@ def test_classes_of_one_name_that_come_again_keep_their_variants() -> None:
     for kind in kinds:
         assert torch.equal(compiled(kind, x), kind.value(x))
     assert len(graphs) == len(kinds)
+
+
+def scaled(x: torch.Tensor, by: Any) -> torch.Tensor:
+    return x * by.factor
+
+
+class Kept:
+    factor = 3
+
+
+@pytest.mark.parametrize("order", ["made anew first", "kept first"])
+def test_what_is_given_other_classes_elsewhere_is_compiled_there(order: str) -> None:
+    def f(x: torch.Tensor, kept: Kept) -> Any:
+        class Made:
+            factor = 2
+
+        made = Made()
+        dynajit.graph_break()
+        objects = [made, kept] if order == "made anew first" else [kept, made]
+        return [scaled(x, each) for each in objects]
+
+    graphs: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(len(module.graph.nodes))
+        return module.forward
+
+    compiled, x, kept, after = dynajit.compile(f, backend=backend), torch.arange(3.0), Kept(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(4 * MAX_MADE_ANEW):
+            for found, expected in zip(compiled(x, kept), f(x, kept), strict=True):
+                assert torch.equal(found, expected)
+            after.append(len(graphs))
+    assert any(not variant.data.eager for variant in _C.variants(scaled.__code__))
+    assert after[-1] == after[2 * MAX_MADE_ANEW]
+    dynajit.reset()
