@@ -87,8 +87,10 @@ def _taken_over(known: dict[Hashable, Shared], choices: Choices, of_modules: boo
     last = parked[-1]
     if not of_modules and (not choices.fullgraph or last.session.most_variants() < config.recompile_limit):
         return last
-    last.session.unshare()
-    last.session.park()
+    # modules are let go of by the garbage collector, many at once
+    for shared in parked[: 1 - MAX_PARKED] if of_modules else [last]:
+        shared.session.unshare()
+        shared.session.park()
     return None
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import dynajit
 from dynajit import _C
-from dynajit.capture.shared import unshared
+from dynajit.capture.shared import MAX_PARKED, unshared
 from dynajit.config import config
 from dynajit.testing import CompileCounter, EagerAndRecordGraphs
 
@@ -293,6 +293,20 @@ def test_modules_of_other_structures_each_compile() -> None:
         before = backend.frame_count
         dynajit.compile(other, backend=backend)(torch.randn(3, 4).to(other.first.weight.dtype))
         assert backend.frame_count == before + 2
+
+
+def test_few_sessions_of_dropped_modules_are_kept() -> None:
+    class Own(Block):
+        pass
+
+    kept = []
+    for width in range(2, 40):
+        compiled = dynajit.compile(Own(width), backend="eager")
+        compiled(torch.randn(3, width))
+        kept.append(weakref.ref(session_of(compiled)))
+        del compiled
+        gc.collect()
+    assert sum(reference() is not None for reference in kept) <= MAX_PARKED
 
 
 def session_of(compiled: nn.Module) -> Any:
