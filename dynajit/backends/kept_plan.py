@@ -27,6 +27,7 @@ from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.backends import kept_graph
 from dynajit.backends.registry import lookup_backend
 from dynajit.codegen.plan import Plan
+from dynajit.codegen.refusal import BackwardRerun
 from dynajit.runtime import cpu, plan_data, store, toolchain
 
 # more of a tensor in a graph is no number that stands in the program's text
@@ -95,7 +96,10 @@ def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name
     if may_refuse(data):
         inner, inside = (compiled.compiled, data["inner"]) if isinstance(compiled, _C.RuntimeCall) else (compiled, data)
         plan: Plan = inner.plan  # type: ignore[attr-defined]
-        inside["eager"] = None if plan.eager is None else kept_graph.to_data(plan.eager, name)
+        original = plan.eager
+        if isinstance(original, BackwardRerun):
+            inside["eager"] = kept_graph.to_data(original.forward, name)
+            inside["likes"] = [plan_data.encode(like) for like in original.likes]
     return data
 
 
@@ -117,7 +121,10 @@ def _from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept
         return _training_of(data, overlapping, find)
     constants = {name: _tensor_of(row) for name, row in data["constants"].items()}
     plan = plan_data.from_data(data["plan"], data["source"], constants)
-    original = None if data["eager"] is None else kept_graph.KeptGraph(data["eager"], find)
+    original: Callable[..., Any] | None = None
+    if data["eager"] is not None:
+        likes = list(map(plan_data.Decoder().value, data["likes"]))
+        original = BackwardRerun(kept_graph.KeptGraph(data["eager"], find), likes)
     return cpu.build(dataclasses.replace(plan, returns=data["returns"], eager=original))
 
 

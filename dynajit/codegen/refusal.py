@@ -10,11 +10,14 @@ tensors that are gone zeros stand in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+
+# sizes, dtype and device of a tensor
+Like = tuple[list[int], torch.dtype, torch.device]
 
 
 def needed(gm: GraphModule, backward: bool) -> Set[str]:
@@ -33,13 +36,24 @@ def rerun(gm: GraphModule, backward: bool) -> Callable[..., Any]:
     """Runs the graph for its error."""
     if not backward:
         return gm.forward
-    likes = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    return BackwardRerun(gm.forward, [_like(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")])
 
-    def run(*inputs: Any) -> Any:
-        there = [_zeros(like) if given is None else given for given, like in zip(inputs, likes, strict=True)]
-        return gm.forward(*there)
 
-    return run
+class BackwardRerun:
+    """Runs a backward graph for its error.
+
+    Attributes:
+        forward: the graph, operator by operator.
+        likes: of each input sizes, dtype and device; None if it is no tensor.
+    """
+
+    def __init__(self, forward: Callable[..., Any], likes: Sequence[Like | None]) -> None:
+        self.forward = forward
+        self.likes = likes
+
+    def __call__(self, *inputs: Any) -> Any:
+        there = [_zeros(like) if given is None else given for given, like in zip(inputs, self.likes, strict=True)]
+        return self.forward(*there)
 
 
 def _is_other(node: Node) -> bool:
@@ -53,8 +67,11 @@ def _is_other(node: Node) -> bool:
     )
 
 
-def _zeros(like: Any) -> Any:
-    if not isinstance(like, torch.Tensor):
+def _like(value: Any) -> Like | None:
+    if not isinstance(value, torch.Tensor):
         return None
-    sizes = [size if type(size) is int else 1 for size in like.shape]
-    return torch.zeros(sizes, dtype=like.dtype, device=like.device)
+    return [size if type(size) is int else 1 for size in value.shape], value.dtype, value.device
+
+
+def _zeros(like: Like | None) -> Any:
+    return None if like is None else torch.zeros(like[0], dtype=like[1], device=like[2])

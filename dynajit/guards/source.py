@@ -303,6 +303,9 @@ class TypeSource(Source):
         return type(base)
 
 
+_ABSENT: Any = object()
+
+
 class ItemSource(Source):
     """Item of a dict (by a constant key) or of a list or tuple (by an index).
 
@@ -332,7 +335,10 @@ class ItemSource(Source):
     def read(self, base: Any, environment: Environment) -> Any:
         try:
             if isinstance(base, dict):
-                return dict.__getitem__(base, self.key)
+                # `__getitem__` asks a subclass for what is missing: a defaultdict would have the item from then on
+                found = dict.get(base, self.key, _ABSENT)
+                if found is not _ABSENT:
+                    return found
             if isinstance(base, list) and type(self.key) is int:
                 return list.__getitem__(base, self.key)
             if isinstance(base, tuple) and type(self.key) is int:

@@ -104,12 +104,14 @@ class Writer:
         return self._groups.setdefault(id(obj), len(self._groups))
 
     def guard(self, guard: Guard) -> Data:
-        """The guard: its kind, where it looks, and with what it compares."""
+        """The guard: how many sources are read before it is looked at, its kind, where it looks, and with what it
+        compares."""
         source = None if guard.source is None else self.source(guard.source)
         try:
-            return [guard.kind, source, *self._params(guard.kind, guard.params)]
+            params = self._params(guard.kind, guard.params)
         except NotKept as why:
             raise NotKept(f"{guard.describe()}: {why}") from None
+        return [len(self.rows), guard.kind, source, *params]
 
     def _params(self, kind: str, params: tuple[Any, ...]) -> list[Data]:
         if kind in _BY_IDENTITY:
@@ -172,12 +174,19 @@ class Reader:
         self._checked: set[tuple[int, int]] = set()
 
     def read(self) -> GuardSet:
-        """The guards on this process's objects. What was assumed holds, and so does what guards know by identity."""
-        for row in self.data["sources"]:
-            self._source(*row)
+        """The guards on this process's objects. What was assumed holds, and so does what guards know by identity.
+
+        A source is read when the guards before it hold, as far as they are not about values: what an attribute of
+        another class does is not for the call to meet.
+        """
+        rows = self.data["sources"]
         guards = GuardSet()
-        for row in self.data["guards"]:
+        for count, *row in self.data["guards"]:
+            for source in rows[len(self.sources) : count]:
+                self._source(*source)
             guards.add(self._guard(*row))
+        for source in rows[len(self.sources) :]:
+            self._source(*source)
         for row in (*self.data["classes"], *self.data["codes"]):
             self.describer.find(row)
         for module, parts, wanted in self.data["members"]:
@@ -186,7 +195,7 @@ class Reader:
 
     def sized(self) -> list[tuple[Source, Any]]:
         """The tensors and numbers that guards look at, with their sources."""
-        places = [row[1] for row in self.data["guards"] if row[0] in ("TENSOR", "EQUALS")]
+        places = [place for _, kind, place, *_ in self.data["guards"] if kind in ("TENSOR", "EQUALS")]
         found = [(self.sources[place], self.objects[place]) for place in places]
         return [(source, obj) for source, obj in found if isinstance(obj, torch.Tensor) or type(obj) in (int, float)]
 

@@ -187,6 +187,22 @@ def broken_inside(x: Any) -> Any:
     return helper_with_break(y, 4.0).sin()
 
 
+def bad_index_after_break(x: Any, index: Any, table: Any) -> Any:
+    y = x + 1
+    print(end="")
+    return y.sum() + F.embedding(index, table)
+
+
+class Table(nn.Module):
+    def __init__(self, *numbers: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 6)
+        self.register_buffer("index", torch.tensor(numbers))
+
+    def forward(self, x: Any) -> Any:
+        return (self.table(self.index) * x[0]).exp()
+
+
 def broken_in_blocks(x: Any) -> Any:
     try:
         with torch.inference_mode(False):
@@ -238,6 +254,8 @@ class Sizes(nn.Module):
 TRAINING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "training": lambda: (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5)), x.clone()),
     "two results": lambda: (two_results, x.clone()),
+    "a trained table": lambda: (Table(1, 3, 1), x.clone()),
+    "a trained table with a bad index": lambda: (Table(1, 99), x.clone()),
     "differentiated twice": lambda: (nn.Sequential(nn.Linear(6, 5), nn.Tanh()), x.clone(), 2),
     "a trained convolution": lambda: (
         nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()),
@@ -272,6 +290,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "a break in a loop": lambda: (broken_loop, x.clone(), ["a", "bc", "stop", "d"]),
     "a break in a call": lambda: (broken_inside, x.clone()),
     "a break in blocks": lambda: (broken_in_blocks, x.clone()),
+    "a bad index after a break": lambda: (bad_index_after_break, x.clone(), torch.tensor([1, 99]), x.clone()),
     "a branch": lambda: (branches, x.clone()),
     "a break in a closure": lambda: (broken_closure(2.0), x.clone()),
     "a break in a comprehension": lambda: (broken_comprehension, x.clone()),

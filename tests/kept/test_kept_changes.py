@@ -6,6 +6,7 @@ A process is played by importing a program's files anew, with nothing compiled; 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import shutil
@@ -445,6 +446,44 @@ def test_the_order_of_a_set_of_numbers_is_a_condition(tmp_path: Path) -> None:
             x, expected = torch.ones(2), list(numbers)
             assert dynajit.compile(listed)(x, numbers)[1] == expected
     assert dynajit.counters["kept"]["loaded"] == 1
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.__dict__["number"] = 2.0
+
+
+def reads_number(x: Any, holder: Any) -> Any:
+    return x * holder.number
+
+
+def test_what_became_a_property_is_not_asked_for_the_comparison(tmp_path: Path) -> None:
+    """An attribute is read when it is known what reading it does."""
+    asked: list[int] = []
+    with dynajit.config.patch(cache_dir=str(tmp_path), keep_variants=True):
+        dynajit.compile(reads_number)(torch.ones(2), Holder())
+        dynajit.reset()
+        Holder.number = property(lambda self: asked.append(1) or 3.0)  # type: ignore[attr-defined, func-returns-value]
+        try:
+            result = dynajit.compile(reads_number)(torch.ones(2), Holder())
+        finally:
+            del Holder.number  # type: ignore[attr-defined]
+    assert asked == [1] and result.tolist() == [3.0, 3.0]
+
+
+def ordered(x: Any, table: Any) -> Any:
+    table["b"].append(x)
+    table["a"].append(2)
+    return x + len(table)
+
+
+def test_a_default_dict_gets_no_item_from_the_comparison(tmp_path: Path) -> None:
+    full, empty = collections.defaultdict(list, {"a": [1]}), collections.defaultdict(list)
+    with dynajit.config.patch(cache_dir=str(tmp_path), keep_variants=True):
+        dynajit.compile(ordered)(torch.ones(2), full)
+        dynajit.reset()
+        dynajit.compile(ordered)(torch.ones(2), empty)
+    assert list(full) == ["a", "b"] and list(empty) == ["b", "a"]
 
 
 @pytest.mark.parametrize("size", [0, 100, 2000])
