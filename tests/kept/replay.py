@@ -181,7 +181,7 @@ def main() -> int:
     print(*lines, sep="\n")
     if options.save:
         python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
-        how = "`python tests/kept/replay.py --save`"
+        how = f"`python tests/kept/replay.py --every {options.every} --families {options.families} --save`"
         body = "\n".join(f"* {line}" for line in lines)
         text = f"# Programs in a second process\n\n{python}. Made by {how}.\n\n{body}\n"
         RESULTS.write_text(text, encoding="utf-8")
