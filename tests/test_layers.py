@@ -296,7 +296,7 @@ MAX_FOLDER_LINES = {
     "dynajit/loopir": 6125,
     "dynajit/report": 2486,
     "dynajit/resume": 2064,
-    "dynajit/runtime": 3534,
+    "dynajit/runtime": 3538,
     "dynajit/schedule": 1594,
     "dynajit/values": 6,
     "dynajit/values/containers": 3189,

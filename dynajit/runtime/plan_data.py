@@ -140,6 +140,8 @@ def encode(value: Any) -> Any:
         return ["device", str(value)]
     if isinstance(value, complex):
         return ["complex", repr(value)]
+    if value is Ellipsis:
+        return ["ellipsis"]
     if isinstance(value, slice):
         return ["slice", *map(encode, (value.start, value.stop, value.step))]
     if isinstance(value, tuple):
@@ -208,6 +210,8 @@ class Decoder:
                     return found
             case "device":
                 return torch.device(_text(rest[0]))
+            case "ellipsis":
+                return Ellipsis
             case "slice":
                 return slice(*map(self.value, rest))
             case "tuple" | "list":

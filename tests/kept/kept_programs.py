@@ -254,6 +254,7 @@ class Sizes(nn.Module):
 TRAINING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "training": lambda: (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5)), x.clone()),
     "two results": lambda: (two_results, x.clone()),
+    "a trained slice": lambda: (lambda a: a[..., :3].exp() * a[..., None, 3:].sum(-1), x.clone()),
     "a trained table": lambda: (Table(1, 3, 1), x.clone()),
     "a trained table with a bad index": lambda: (Table(1, 99), x.clone()),
     "differentiated twice": lambda: (nn.Sequential(nn.Linear(6, 5), nn.Tanh()), x.clone(), 2),
