@@ -1,14 +1,16 @@
-"""Programs of torch.distributed over two gloo processes: eager, dynajit and torch.compile.
+"""Programs of torch.distributed over gloo processes: eager, dynajit and torch.compile.
 
     python benchmarks/distributed.py [--save] [--only WORDS] [--overlap]
 
-Each program trains, or computes, for 20 steps in both processes, eagerly and with each compiler. A row says how far
-losses, gradients and parameters are from eager's, how many graphs, breaks and recompiles there were, what was compiled
-after the second step, and a step's milliseconds (the median of the last 12, the slower rank's). torch.compile's graphs
-are those that its backend got, of which its DDP optimizer makes several of one.
+Each program of `distributed_programs.py` trains, or computes, for 20 steps in two processes, some in four, eagerly and
+with each compiler. A row says how far losses, gradients and parameters are from eager's, how many graphs, breaks and
+recompiles there were, what was compiled after the second step, and the milliseconds of a step: the process's CPU time,
+which other programs on the machine do not stretch (the median of the last 12, the slower rank's). The graphs of
+torch.compile are those that its backend got, of which its DDP optimizer makes several of one.
 
-The second table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks. Its overlap is, in traces
-of the profiler's, the share of the time in which gradients are on their way in which a node of autograd's computes.
+The last table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks, in milliseconds of the clock.
+Its overlap is, in traces of the profiler's, the share of the time in which gradients are on their way in which a node
+of autograd's computes.
 """
 
 import datetime
@@ -18,16 +20,16 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import side_by_side as sbs
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from distributed_programs import OF_FOUR, PROGRAMS, backward, data_parallel
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 import dynajit
 from dynajit.report import records
@@ -35,125 +37,7 @@ from dynajit.report.explain import ExplainReport
 
 STEPS, TIMED, TRACED = 20, 12, 5
 SECONDS = datetime.timedelta(seconds=60)  # of a collective
-WIDTH, BLOCKS, ROWS = 256, 4, 64
-Compile = Callable[[Any], Any]
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-
-
-def model(blocks: int = BLOCKS) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*[Block() for _ in range(blocks)])
-
-
-def batch(step: int, part: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * step + 10 * part + dist.get_rank())
-    return torch.randn(ROWS, WIDTH, generator=generator)
-
-
-def backward(call: Any, step: int, part: int = 0) -> torch.Tensor:
-    loss: torch.Tensor = call(batch(step, part)).square().mean()
-    loss.backward()
-    return loss.detach()
-
-
-def accumulated(call: Any, step: int) -> torch.Tensor:
-    with call.no_sync():
-        first = backward(call, step, 1)
-    return first + backward(call, step)
-
-
-def several(call: Any, step: int) -> torch.Tensor:
-    loss: torch.Tensor = call(batch(step)).square().mean() + call(batch(step, 1)).square().mean()
-    loss.backward()
-    return loss.detach()
-
-
-def data_parallel(
-    compile: Compile, inside: bool = False, blocks: int = BLOCKS, **options: Any
-) -> tuple[nn.Module, Any]:
-    module = model(blocks)
-    wrapped = DistributedDataParallel(compile(module) if inside else module, bucket_cap_mb=1, **options)
-    return module, wrapped if inside else compile(wrapped)
-
-
-def sharded(compile: Compile) -> tuple[nn.Module, Any]:
-    from torch.distributed.fsdp import fully_shard
-
-    module = model()
-    for block in module:
-        fully_shard(block)
-    fully_shard(module)
-    return module, compile(module)
-
-
-def tensor_parallel(compile: Compile) -> tuple[nn.Module, Any]:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    module, mesh = model(), init_device_mesh("cpu", (2,))
-    for block in module:
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return module, compile(module)
-
-
-def reduces(x: torch.Tensor) -> torch.Tensor:
-    y = x.sin() * 2
-    dist.all_reduce(y)
-    return y / dist.get_world_size() + 1
-
-
-def works(x: torch.Tensor) -> torch.Tensor:
-    parts = [x.sin() * 2, x.cos(), x * x]
-    handles = [dist.all_reduce(part, async_op=True) for part in parts]
-    other = x.exp().sum(1)
-    for handle in handles:
-        handle.wait()
-    return parts[0] + parts[1] + parts[2] + other[:, None]
-
-
-def gathers(x: torch.Tensor) -> torch.Tensor:
-    out, part = x.new_empty(2 * ROWS, WIDTH), x.new_empty(ROWS, WIDTH)
-    dist.all_gather_single(out, x.sin())
-    dist.reduce_scatter_single(part, out * 2)
-    dist.all_to_all_single(x, part)
-    return part + x
-
-
-def plain(fn: Any, compile: Compile) -> tuple[nn.Module, Any]:
-    return nn.Module(), compile(fn)
-
-
-def called(call: Any, step: int) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        result: torch.Tensor = call(batch(step))
-    return result.sum()
-
-
-# name: what makes the module and what is called, and what a step is
-PROGRAMS: dict[str, tuple[Callable[[Compile], tuple[nn.Module, Any]], Callable[[Any, int], torch.Tensor]]] = {
-    "compile(DDP(m))": (data_parallel, backward),
-    "DDP(compile(m))": (lambda compile: data_parallel(compile, inside=True), backward),
-    "DDP, no_sync": (data_parallel, accumulated),
-    "DDP, static_graph": (lambda compile: data_parallel(compile, static_graph=True), backward),
-    "DDP, find_unused_parameters": (lambda compile: data_parallel(compile, find_unused_parameters=True), backward),
-    "DDP, two forwards": (data_parallel, several),
-    "FSDP2, per block": (sharded, backward),
-    "tensor parallel": (tensor_parallel, backward),
-    "all_reduce": (lambda compile: plain(reduces, compile), called),
-    "all_reduce, async_op": (lambda compile: plain(works, compile), called),
-    "gather, scatter, all_to_all": (lambda compile: plain(gathers, compile), called),
-}
+COMPILERS = ("eager", "dynajit", "torch.compile")
 
 
 class Counter:
@@ -196,9 +80,9 @@ def one(program: str, compiler: str) -> dict[str, Any]:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05) if list(module.parameters()) else None
         for number in range(STEPS):
             dist.barrier()
-            begin = time.perf_counter()
+            begin = time.process_time()
             losses.append(step(call, number).item())
-            times.append(time.perf_counter() - begin)
+            times.append(time.process_time() - begin)
             gradients = [_local(p.grad) for p in module.parameters()]
             if optimizer is not None:
                 optimizer.step()
@@ -210,30 +94,44 @@ def one(program: str, compiler: str) -> dict[str, Any]:
 
 
 def _local(tensor: Any) -> torch.Tensor:
+    if tensor is None:
+        return torch.zeros(())
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.detach().clone()
 
 
-def work(rank: int, store: str, out: str, program: str) -> None:
+@contextmanager
+def group(rank: int, count: int, store: str) -> Iterator[None]:
+    """A group of the processes for what is inside."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count, timeout=SECONDS)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def work(rank: int, folder: str, names: list[str], count: int) -> None:
+    """Run programs; each one's row is a file as soon as it is there."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=SECONDS)
-    rows: dict[str, Any] = {}
-    expected: list[torch.Tensor] = []
-    for compiler in ("eager", "dynajit", "torch.compile"):
-        try:
-            found = one(program, compiler)
-        except Exception as error:  # a row of the table: the other rank raises, too, or the group's time-out comes
-            rows[compiler] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}"}
-            break
-        results = found.pop("results")
-        expected = expected or results
-        found["far"] = max(
-            float((a - b).abs().max() / (a.abs().max() + 1e-12)) for a, b in zip(expected, results, strict=True)
-        )
-        rows[compiler] = found
-    torch.save(rows, f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+    for program in names:
+        rows: dict[str, Any] = {}
+        expected: list[torch.Tensor] = []
+        for compiler in COMPILERS:
+            try:
+                with group(rank, count, f"{folder}/{names.index(program)}{compiler}"):
+                    found = one(program, compiler)
+            except Exception as error:  # a row of the table: the other rank raises, too, or the group's time-out comes
+                rows[compiler] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}"}
+                continue
+            results = found.pop("results")
+            expected = expected or results
+            found["far"] = max(
+                float((a - b).abs().max() / (a.abs().max() + 1e-12)) for a, b in zip(expected, results, strict=True)
+            )
+            rows[compiler] = found
+        torch.save(rows, f"{folder}/{rank}.new")
+        Path(f"{folder}/{rank}.new").rename(f"{folder}/{names.index(program)}.{rank}")
 
 
 def spans(events: list[Any]) -> list[tuple[float, float]]:
@@ -256,11 +154,16 @@ def overlap(trace: Path) -> float:
     return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sent for b in nodes) / total
 
 
-def twelve_blocks(rank: int, store: str, out: str, compiler: str) -> None:
-    """Milliseconds of a step of the second table's program, and its overlap in some traces."""
+def twelve_blocks(rank: int, folder: str, compiler: str) -> None:
+    """Milliseconds of a step of the last table's program, and its overlap in some traces."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=SECONDS)
+    with group(rank, 2, f"{folder}/store"):
+        found = timed_and_traced(rank, folder, compiler)
+    torch.save(found, f"{folder}/{rank}.pt")
+
+
+def timed_and_traced(rank: int, folder: str, compiler: str) -> tuple[float, float]:
     module, call = data_parallel(Counter(compiler).compile, blocks=12)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     times, shares = [], []
@@ -276,13 +179,12 @@ def twelve_blocks(rank: int, store: str, out: str, compiler: str) -> None:
             backward(call, number)
             times.append(time.perf_counter() - begin)
         if found is not None:
-            trace = Path(out) / f"trace{rank}.json"
+            trace = Path(folder) / f"trace{rank}.json"
             found.export_chrome_trace(str(trace))
             shares.append(overlap(trace))
         optimizer.step()
         optimizer.zero_grad()
-    torch.save((statistics.median(times[STEPS : 3 * STEPS]) * 1e3, statistics.median(shares)), f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+    return statistics.median(times[STEPS : 3 * STEPS]) * 1e3, statistics.median(shares)
 
 
 def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
@@ -291,7 +193,7 @@ def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
     failed = [each["error"] for each in found if "error" in each]
     if failed:
         print(f"  {compiler}: {failed[0]}")
-        return ["raises", "", "", "", ""]
+        return ["raises"] if compiler == "eager" else ["raises", "", "", "", ""]
     milliseconds = max(statistics.median(each["times"]) for each in found) * 1e3
     if compiler == "eager":
         return [f"{milliseconds:.2f}"]
@@ -308,47 +210,67 @@ def main() -> None:
     options = parser.parse_args()
     print(sbs.machine())
     if not options.overlap:
-        first = programs(options.only)
-    second = overlaps()
+        two = programs([name for name in PROGRAMS if options.only in name], 2)
+        four = programs([name for name in OF_FOUR if options.only in name], 4)
+    last = overlaps()
     if options.save and not options.overlap:
         how = "python benchmarks/distributed.py --save"
         body = (
-            "Two gloo processes with a thread each, 20 steps. `difference`: the largest of losses, last gradients and "
-            "parameters, relative to each tensor's largest number. `late`: compiled after the second step.\n\n"
-            f"{first}\n\nDistributedDataParallel, 12 blocks, buckets of 1 MB. `overlap`: the share of the time in "
-            "which gradients are on their way in which a node of autograd's still computes, of rank 0's traces.\n\n"
-            f"{second}"
+            "Gloo processes with a thread each, 20 steps. `difference`: the largest of losses, last gradients and "
+            "parameters, relative to each tensor's largest number. `late`: compiled after the second step. `ms`: CPU "
+            f"time of the process.\n\nTwo processes:\n\n{two}\n\nFour processes:\n\n{four}\n\n"
+            "DistributedDataParallel over two processes, 12 blocks, buckets of 1 MB. `ms`: by the clock. `overlap`: "
+            "the share of the time in which gradients are on their way in which a node of autograd's computes, of "
+            f"rank 0's traces.\n\n{last}"
         )
         print("written:", sbs.save("distributed", "torch.distributed", body, how))
-
-
-def spawned(fn: Callable[..., None], *args: str) -> list[Any]:
-    """What each of two processes saves."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(fn, (f"{folder}/store", folder, *args), nprocs=2)
-        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
 
 
 def overlaps() -> sbs.Table:
     table = sbs.Table(["compiler", "ms", "overlap"], "torch.compile")
     print("\n".join(table.lines))
-    for compiler in ("eager", "dynajit", "torch.compile"):
-        rows = spawned(twelve_blocks, compiler)
+    for compiler in COMPILERS:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(twelve_blocks, (folder, compiler), nprocs=2)
+            rows = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
         print(table.add([compiler, f"{max(ms for ms, _ in rows):.2f}", f"{rows[0][1]:.0%}"]), flush=True)
     return table
 
 
-def programs(only: str) -> sbs.Table:
+def programs(names: list[str], count: int) -> sbs.Table:
+    """The table of these programs over so many processes, which are started once, and again where one dies."""
     what = ("difference", "graphs", "breaks", "late", "ms")
-    header = ["program", "eager ms", *(f"{who} {each}" for who in ("dynajit", "torch.compile") for each in what)]
+    header = ["program", "eager ms", *(f"{who} {each}" for who in COMPILERS[1:] for each in what)]
     table = sbs.Table(header, max(PROGRAMS, key=len))
     print("\n".join(table.lines))
-    for program in PROGRAMS:
-        if only in program:
-            rows = spawned(work, program)
-            parts = [cells(rows, who) for who in ("eager", "dynajit", "torch.compile")]
-            print(table.add([program, *parts[0], *parts[1], *parts[2]]), flush=True)
+    while names:
+        with tempfile.TemporaryDirectory() as folder:
+            started = torch.multiprocessing.start_processes(
+                work, (folder, names, count), nprocs=count, join=False, start_method="spawn"
+            )
+            for place, program in enumerate(names):
+                rows = arrived([Path(folder) / f"{place}.{rank}" for rank in range(count)], started)
+                if rows is None:
+                    break
+                parts = [cells(rows, who) for who in COMPILERS]
+                print(table.add([program, *parts[0], *parts[1], *parts[2]]), flush=True)
+            names = names[place + 1 :]
+            for process in started.processes:
+                process.kill()
+                process.join()
     return table
+
+
+def arrived(paths: list[Path], started: Any) -> list[Any] | None:
+    """What the processes saved, once they all have; None where one of them ended before."""
+    while not all(path.exists() for path in paths):
+        try:
+            if started.join(timeout=1) and not all(path.exists() for path in paths):
+                return None
+        except (ProcessExitedException, ProcessRaisedException) as error:
+            print(f"  the processes ended: {error}")
+            return None
+    return [torch.load(path) for path in paths]
 
 
 if __name__ == "__main__":
