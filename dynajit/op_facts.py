@@ -1,4 +1,4 @@
-"""What is known of an operation before it runs: what it writes, whether it draws random numbers or gives views.
+"""What is known of an operation before it runs: what it writes, whether it draws, gives views, or communicates.
 
 In:  the target of a graph's node: an operator of `torch.ops`, a function, a method's name. Out: `facts(target)`, from
 torch's schemas and tags. Functions written in Python, which have none, are in a short table. One more fact: a field of
@@ -39,6 +39,7 @@ _DRAWING: frozenset[Any] = frozenset(
 )
 # The modules of torch whose functions in Python compute of their arguments what they give, and do nothing else.
 _COMPUTING = frozenset({"torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._lowrank"})
+_COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 # Arguments that say how much is dropped, and whether anything is. `p` is also a distribution's parameter.
 _RATES = frozenset({"dropout", "dropout_p"})
 _TRAINS = frozenset({"train", "training"})
@@ -54,6 +55,7 @@ class OpFacts:
     is_view: whether a result may share memory with an argument.
     pointwise: whether each element of a result is computed of the elements at its place.
     pure: whether what it gives is all that it does.
+    communicates: whether it starts a collective, of which all ranks have to make the same ones in the same order.
     """
 
     known: bool
@@ -62,6 +64,7 @@ class OpFacts:
     is_view: bool = False
     pointwise: bool = False
     pure: bool = False
+    communicates: bool = False
 
 
 _NOTHING_KNOWN = OpFacts(known=False)
@@ -101,7 +104,13 @@ def _facts(target: Any) -> OpFacts:
         is_view=any(result.alias_info is not None for each in inner for result in each._schema.returns),
         pointwise=any(torch.Tag.pointwise in each.tags for each in (first, *_twin(first))),
         pure=not writes and not draws and bool(first._schema.returns),
+        communicates=first.namespace in _COMMUNICATING and not is_wait(first),
     )
+
+
+def is_wait(target: Any) -> bool:
+    """Whether an operation waits for what a collective gives."""
+    return isinstance(target, torch._ops.OpOverload) and str(target) == "_c10d_functional.wait_tensor.default"
 
 
 def may_draw(target: Any) -> bool:

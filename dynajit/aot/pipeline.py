@@ -22,6 +22,7 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.inference.attention import recognise
 from dynajit.aot.modes import in_inference_mode, without_inference_mode
 from dynajit.aot.passes.batch_norm import drop_statistics
+from dynajit.aot.passes.collectives import start_early_wait_late
 from dynajit.aot.passes.depthwise import contiguous_where_small
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.aot.passes.layouts import with_layouts
@@ -217,4 +218,5 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
     Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
+    Pass("collectives", _GENERATED, _simple(start_early_wait_late)),
 )

@@ -55,7 +55,7 @@ from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
 from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
 from dynajit.nested import map_leaves
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, is_wait
 from dynajit.symbols import is_symbolic
 
 __all__ = [
@@ -413,14 +413,23 @@ class _Lowering:
             single,
             self.build.order,
             self.build.origin,
-            keep_order=schema is not None and facts(target).draws,
+            keep_order=schema is not None and (facts(target).draws or facts(target).communicates),
             mutates=mutates,
             early=early,
             barrier=bool(origins) or (not mutates and not pure_function and (schema is None or _has_effect(target))),
             origins=tuple(origins),
             aliases=schema is None or facts(target).is_view,
+            holds=self._sent(args[0].root) if is_wait(target) else (),
         )
         self.program.items.append(extern)
+
+    def _sent(self, result: Any) -> tuple[Any, ...]:
+        """What the collective with this result reads."""
+        sent: list[Any] = []
+        for item in self.program.items:
+            if isinstance(item, Extern) and result in item.results:
+                _map(lambda value: sent.append(value.root), item.args, Value)
+        return tuple(sent)
 
     def _first(self, value: Value) -> Value:
         """The value, of the first tensor with the same elements."""

@@ -257,6 +257,7 @@ class Extern:
     early: bool = False  # what is written is read afterwards, and nothing reads the former contents
     barrier: bool = False  # nothing moves across it
     aliases: bool = False  # a result shares memory with an argument
+    holds: tuple[Tensor, ...] = ()  # what stays as it is until this has run: a collective sends it that is waited for
     origins: tuple[SizeOrigin, ...] = ()  # symbols that are known when it has run
 
 

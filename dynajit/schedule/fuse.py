@@ -159,8 +159,8 @@ def values_in(tree: Any) -> Iterator[Value]:
 
 
 def read_by_call(extern: Extern) -> set[Tensor]:
-    """The tensors in the arguments of an extern call."""
-    return {value.root for value in values_in((extern.args, extern.kwargs))}
+    """The tensors in the arguments of an extern call, and those that it holds."""
+    return {*extern.holds, *(value.root for value in values_in((extern.args, extern.kwargs)))}
 
 
 def scalars_in(scalar: Scalar) -> Iterator[Scalar]:

@@ -53,9 +53,11 @@ def sink_units(
 
 
 def _last_place(later: Sequence[Unit], following: set[Unit]) -> int:
-    """The last place among the units to come: before the first that has to follow."""
+    """The last place among the units to come: before the first that has to follow, or that waits for a collective,
+    which is on its way meanwhile."""
     for place, unit in enumerate(later):
-        if unit in following or (isinstance(unit, Call) and (unit.extern.mutates or unit.extern.barrier)):
+        stops = isinstance(unit, Call) and (unit.extern.mutates or unit.extern.barrier or unit.extern.holds)
+        if stops or unit in following:
             return place
     return len(later)
 
