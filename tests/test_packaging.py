@@ -29,7 +29,8 @@ def test_the_changelog_and_the_citation_know_the_version():
 
 
 def test_the_extras():
-    assert {"triton", "compiler", "onnxrt", "openvino", "remote", "dev", "docs"} == set(PROJECT["optional-dependencies"])
+    extras = {"triton", "compiler", "onnxrt", "openvino", "remote", "dev", "docs"}
+    assert extras == set(PROJECT["optional-dependencies"])
 
 
 def test_a_torch_that_the_extension_is_not_built_against_is_refused(monkeypatch):

@@ -54,7 +54,7 @@ from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
 from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
-from dynajit.nested import map_leaves
+from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import facts, is_wait
 from dynajit.symbols import is_symbolic
 
@@ -425,11 +425,8 @@ class _Lowering:
 
     def _sent(self, result: Any) -> tuple[Any, ...]:
         """What the collective with this result reads."""
-        sent: list[Any] = []
-        for item in self.program.items:
-            if isinstance(item, Extern) and result in item.results:
-                _map(lambda value: sent.append(value.root), item.args, Value)
-        return tuple(sent)
+        made = (item for item in self.program.items if isinstance(item, Extern) and result in item.results)
+        return tuple(part.root for item in made for part in leaves_in(item.args) if isinstance(part, Value))
 
     def _first(self, value: Value) -> Value:
         """The value, of the first tensor with the same elements."""
