@@ -34,9 +34,11 @@ from dynajit.capture.variants import (
     Reasons,
     VariantData,
     given_made_anew,
+    is_eager,
     never_fits_again,
     note_objects_made_anew,
     other_roles,
+    recompile_reason,
     role_of,
     varying_sources,
 )
@@ -137,7 +139,7 @@ def _capture(
     if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
-    why = _recompile_reason(code, own, reasons, values, function.__globals__)
+    why = recompile_reason(code, own, reasons, values, function.__globals__)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
     # variants for other sets of keyword arguments are other roles, each with its own limit
@@ -219,32 +221,14 @@ def _detached(session: Session, code: types.CodeType, function: types.FunctionTy
     return variant
 
 
-def _recompile_reason(
-    code: types.CodeType,
-    own: list[_C.Variant],
-    reasons: Reasons,
-    values: tuple[Any, ...],
-    globals_: dict[str, Any],
-) -> str | None:
-    texts = []
-    if all(map(_is_eager, own)):
-        return None  # nothing was compiled so far
-    for variant, index in reasons:
-        if variant in own and isinstance(variant.data, VariantData) and index >= 0:
-            guards = variant.data.guards
-            texts.append(f"{variant.data.compile_id} {guards.failure_reason(index, values, globals_)}")
-            if guards.holds(index, values, globals_):
-                unfit.report(code, texts[-1])
-    return "; ".join(texts) if texts else None
-
-
 def _give_up(session: Session, code: types.CodeType, why: str | None, count: int, full: bool) -> None:
     """The frame has been compiled too often, and is run eagerly from now on: say which guard keeps failing."""
     limit = "config.recompile_limit" if full else "its classes are made anew at each call"
-    text = (
-        f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {count} times "
-        f"({limit}); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
-    )
+    told = f"was compiled {count} times ({limit}); calls that fit none of these variants run eagerly"
+    if not count:
+        told = "runs eagerly where it is given objects whose classes are made anew at each call"
+    place = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
+    text = f"{place} {told}. The last guards to fail: {why}"
     if session.choices.fullgraph:
         raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
     if id(code) not in _warned_codes:
@@ -512,7 +496,7 @@ class FrameCapture:
         if self.part is None and decode(self.code).refusal is not None:
             _C.mark_skip(self.code)  # a copy has its names in another order
             return None
-        if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
+        if not self.is_root and len(others) >= EAGER_LIMIT and all(is_eager(variant) for variant in others):
             _C.mark_skip(self.code)
             return None
         if any(type(value) is types.CellType and value == types.CellType() for value in self.values):
@@ -717,10 +701,6 @@ def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[ResumeP
 def _is_idle(session: Session, code: types.CodeType, function: types.FunctionType) -> bool:
     """Whether this is the rest of a function in which nothing was found to compile so far."""
     return not session.choices.fullgraph and "_continues" in function.__dict__ and session.idle.given_up(code)
-
-
-def _is_eager(variant: _C.Variant) -> bool:
-    return isinstance(variant.data, VariantData) and variant.data.eager
 
 
 def _holds_tensors(value: Any, depth: int = 2) -> bool:

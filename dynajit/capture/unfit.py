@@ -2,7 +2,7 @@
 
 In: a variant that was just made, and the frame's values, which are what they were: nothing of the frame has run. Out:
 whether it will do. Left alone, such a frame would be compiled again at each call, up to the recompile limit. The same
-fault seen from the other side is a guard that failed, and holds (`_recompile_reason`).
+fault seen from the other side is a guard that failed, and holds (`variants.recompile_reason`).
 """
 
 from __future__ import annotations

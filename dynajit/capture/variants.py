@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit import _C
+from dynajit.capture import unfit
 from dynajit.capture.session import Session
 from dynajit.graph.seen import NO_SIZE, Seen
 from dynajit.guards.guard import Guard
@@ -161,3 +162,27 @@ def _class_name(value: Any) -> str:
     """How the class of a parameter is shown, or the parameter, if it is a class."""
     kind = type(value)
     return short(value if issubclass(kind, type) else kind)
+
+
+def is_eager(variant: _C.Variant) -> bool:
+    return isinstance(variant.data, VariantData) and variant.data.eager
+
+
+def recompile_reason(
+    code: types.CodeType,
+    own: list[_C.Variant],
+    reasons: Reasons,
+    values: tuple[Any, ...],
+    globals_: dict[str, Any],
+) -> str | None:
+    """Which guards failed, by variant; None where nothing was compiled so far."""
+    texts = []
+    if all(map(is_eager, own)):
+        return None
+    for variant, index in reasons:
+        if variant in own and isinstance(variant.data, VariantData) and index >= 0:
+            guards = variant.data.guards
+            texts.append(f"{variant.data.compile_id} {guards.failure_reason(index, values, globals_)}")
+            if guards.holds(index, values, globals_):
+                unfit.report(code, texts[-1])
+    return "; ".join(texts) if texts else None

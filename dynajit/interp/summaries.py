@@ -216,10 +216,11 @@ class _Recording:
         return made
 
     def _step(self, node: fx.Node) -> PieceNode:
-        noted, where, result = notes(node), node.meta["stack_trace"], node.meta["example_value"]
-        _require(node.meta.keys() <= _ATTRIBUTES and where.startswith(self.here))
-        _require(noted in (NodeMeta(), NodeMeta(part=True), NodeMeta(changes=True)))
         _require(node.op in ("call_function", "call_method") and node.target not in OPAQUE)
+        _require({"stack_trace", "example_value"} <= node.meta.keys() <= _ATTRIBUTES)
+        noted, where, result = notes(node), node.meta["stack_trace"], node.meta["example_value"]
+        _require(where.startswith(self.here))
+        _require(noted in (NodeMeta(), NodeMeta(part=True), NodeMeta(changes=True)))
         _require(not str(getattr(node.target, "__module__", "")).startswith("dynajit"))
         _require(not noted.changes or facts(node.target).draws)
         key = None

@@ -35,19 +35,15 @@ _BY_IDENTITY = frozenset({"TYPE", "ID", "CODE"})
 _OF_SOURCES = frozenset({"SAME_OBJECT", "NOT_ALIASED"})
 # kinds of sources -> their fields
 _LOCALS = {"LocalSource": ("index", "local_name"), "CellSource": ("index", "local_name")}
+_STEPS: tuple[type[Source], ...] = (
+    *(sources.CellContentsSource, sources.AttrSource, sources.InstanceAttrSource, sources.TypeSource),
+    *(sources.TypeAttrSource, sources.ItemSource, sources.DictKeySource, sources.ClosureCellSource),
+    *(sources.SizeSource, sources.StrideSource),
+)
 FIELDS: dict[str, tuple[str, ...]] = {
     **_LOCALS,
     "GlobalSource": ("global_name",),
-    "CellContentsSource": (),
-    "AttrSource": ("attr",),
-    "InstanceAttrSource": ("attr",),
-    "TypeSource": (),
-    "TypeAttrSource": ("attr",),
-    "ItemSource": ("key", "raw"),
-    "DictKeySource": ("index",),
-    "ClosureCellSource": ("index",),
-    "SizeSource": ("dimension",),
-    "StrideSource": ("dimension",),
+    **{kind.__name__: kind.parts for kind in _STEPS},
 }
 
 

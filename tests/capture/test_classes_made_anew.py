@@ -53,6 +53,16 @@ def enumeration(x: torch.Tensor) -> torch.Tensor:
     return x * Factor.TWO.value
 
 
+def crossing_a_break(x: torch.Tensor) -> torch.Tensor:
+    class Scaled:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+    made = Scaled(x)
+    print(end="")
+    return made.x * 2
+
+
 def calls_and_graphs(fn: Any, count: int) -> list[int]:
     """How many graphs were compiled by the end of each call; each result like eager's."""
     graphs: list[int] = [0]
@@ -72,7 +82,7 @@ def calls_and_graphs(fn: Any, count: int) -> list[int]:
     return after
 
 
-@pytest.mark.parametrize("fn", [statement, data_class, named_tuple, enumeration])
+@pytest.mark.parametrize("fn", [statement, data_class, named_tuple, enumeration, crossing_a_break])
 def test_compiling_ends_soon(fn: Any) -> None:
     after = calls_and_graphs(fn, 3 * MAX_MADE_ANEW + 2)
     assert after[0] >= 1
@@ -87,7 +97,7 @@ def test_classes_that_stay_inside_are_compiled_once(fn: Any) -> None:
 def test_it_is_said_of_each_code_once() -> None:
     """Also of one that lies where another lay of which it was said."""
     for _ in range(30):
-        fresh = types.FunctionType(enumeration.__code__.replace(), enumeration.__globals__)
+        fresh = types.FunctionType(crossing_a_break.__code__.replace(), crossing_a_break.__globals__)
         compiled = dynajit.compile(fresh, backend="eager")
         with pytest.warns(UserWarning, match="its classes are made anew at each call"):
             for _ in range(2 * MAX_MADE_ANEW):
@@ -97,7 +107,7 @@ def test_it_is_said_of_each_code_once() -> None:
 
 
 def test_it_is_said_why() -> None:
-    compiled = dynajit.compile(enumeration, backend="eager")
+    compiled = dynajit.compile(crossing_a_break, backend="eager")
     with pytest.warns(UserWarning, match="its classes are made anew at each call"):
         for _ in range(2 * MAX_MADE_ANEW):
             compiled(torch.ones(2))

@@ -167,7 +167,7 @@ def test_text_that_is_no_arithmetic_is_not_evaluated(text: str) -> None:
 )
 def test_only_known_operators_are_called(name: Any) -> None:
     with pytest.raises(plan_data.NotData):
-        plan_data._found(name)
+        plan_data.target_named(name)
 
 
 def test_a_file_is_shown_without_running_it(good: Path) -> None:

@@ -69,6 +69,7 @@ def _trained(net: nn.Module, x: torch.Tensor, share: bool, run: Callable[..., An
         graphs.append([(node.op, node.target) for node in gm.graph.nodes])
         return dynajit.backends.codegen.codegen(gm, inputs, **options)
 
+    dynajit.reset()  # modules of one structure share what is compiled
     compiled = run(net) if share is None else dynajit.compile(run(net))
     with dynajit.config.patch(share_layers=bool(share)):
         torch.manual_seed(0)
