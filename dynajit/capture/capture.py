@@ -193,6 +193,7 @@ def _capture(
     session.touch(code)
     if kept is not None and variant is not None:
         kept.keep(frame.made)
+    frame.made = None  # what compiles in the background holds the frame, and would keep its own call alive
     return variant
 
 
