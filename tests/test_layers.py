@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/exported": 1255,
     "dynajit/graph": 2239,
     "dynajit/guards": 1736,
-    "dynajit/interp": 4197,
+    "dynajit/interp": 4199,
     "dynajit/kept": 1392,
     "dynajit/loopir": 6132,
     "dynajit/report": 2486,

@@ -24,7 +24,7 @@ from dynajit.torch_compat import memory_of
 from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.objects.objects import ObjVal
-from dynajit.values.tensors.ops import running_fakes
+from dynajit.values.tensors.ops import on_fakes
 from dynajit.values.tensors.tensor import TensorVal
 
 NOWHERE = Environment((), {})
@@ -210,26 +210,28 @@ class Replay:
         return sharing([*leaves, *(entry.fake for entry in entries)]) == summary.memory
 
     def _add_steps(self) -> bool:
-        tx, graph = self.tx, self.tx.graph
-        here = tx.stack_text()
+        graph = self.tx.graph
         graph.mode.looked_at_values = False
-        with Warned() as warned, running_fakes(graph, lambda: "a summary's operation"):
-            for step in self.summary.steps:
-                if step.spec is not None:
-                    result = make(graph.mode, step.spec, None)
-                elif step.part_of is None:
-                    fakes = self.put(step.args, self.fake_of), self.put(step.kwargs, self.fake_of)
-                    result = run_target(step.op, step.target, *fakes)
-                else:
-                    result = self.results[step.part_of][step.args]
-                if (
-                    step.spec is None
-                    and step.key is not None
-                    and (fake_key(result) != step.key or id(result) in tx.tensors)
-                ):
-                    return False
-                self._add_node(step, result, {"example_value": result, "stack_trace": here + step.where})
-        return not warned.texts and not graph.mode.looked_at_values
+        with Warned() as warned:
+            same = on_fakes(graph, self._add_all, lambda: "a summary's operation")
+        return same and not warned.texts and not graph.mode.looked_at_values
+
+    def _add_all(self) -> bool:
+        """Add each operation; False at the first whose result is another than the summary's."""
+        here = self.tx.stack_text()
+        for step in self.summary.steps:
+            if step.spec is not None:
+                result = make(self.tx.graph.mode, step.spec, None)
+            elif step.part_of is None:
+                fakes = self.put(step.args, self.fake_of), self.put(step.kwargs, self.fake_of)
+                result = run_target(step.op, step.target, *fakes)
+            else:
+                result = self.results[step.part_of][step.args]
+            known = step.spec is not None or step.key is None
+            if not known and (fake_key(result) != step.key or id(result) in self.tx.tensors):
+                return False
+            self._add_node(step, result, {"example_value": result, "stack_trace": here + step.where})
+        return True
 
     def _add_node(self, step: PieceNode, result: Any, meta: dict[str, Any]) -> None:
         graph = self.tx.graph

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -46,6 +45,8 @@ from dynajit.values.tensors.foreach import rewrite
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result
 from dynajit.values.tensors.wrapper_subclass import made_by_graph
 from dynajit.wrappers import is_wrapper
+
+_T = TypeVar("_T")
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
@@ -381,18 +382,17 @@ _FACTORED: dict[str, tuple[str, Any]] = {
 
 def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors; failures become graph breaks."""
-    with running_fakes(graph, lambda: _name_of(target)):
-        return run_target(op, target, args, kwargs)
+    return on_fakes(graph, functools.partial(run_target, op, target, args, kwargs), lambda: _name_of(target))
 
 
-@contextmanager
-def running_fakes(graph: GraphBuilder, name: Callable[[], str]) -> Iterator[None]:
-    """Operations in the body run on fake tensors; failures of the one of this name become graph breaks."""
+def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]) -> _T:
+    """What `run` gives, whose operations run on fake tensors; failures of the one of this name become graph breaks. (A
+    context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
     if config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops:
         _ = graph.shapes.env  # what depends on data becomes symbols of it
     try:
         with graph.running_fake():
-            yield
+            return run()
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
     except DynamicOutputShapeException as error:
