@@ -101,10 +101,13 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
     rng = random.Random(seed + 1)
     torch.manual_seed(0)
     leaves = [torch.randn(4, 4).requires_grad_(wanted) for wanted in (True, seed % 3 > 0, seed % 2 > 0)]
+    for leaf in leaves:
+        if leaf.requires_grad and rng.random() < 0.4:
+            leaf.register_hook(lambda grad: grad * 2)
     given = [leaves[0] * 1 if seed % 5 == 0 else leaves[0].exp() if seed % 7 == 0 else leaves[0], *leaves[1:]]
     try:
         results = [result for result in main(*given) if result.requires_grad]
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         return [_error(error)]
     found: list[Any] = [[result.detach().clone() for result in results]]
     found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
@@ -113,7 +116,7 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
         before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
         try:
             torch.autograd.backward([start.sum() * 3 for start in starts], retain_graph=rng.random() < 0.3)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             found.append(_error(error))
             for leaf, grad in zip(leaves, before, strict=True):  # how far a pass got that fails is the engine's affair
                 leaf.grad = grad

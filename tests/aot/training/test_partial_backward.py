@@ -232,6 +232,26 @@ def test_hooks_of_results_run_where_backward_comes_by_them(used: tuple[int, ...]
         compare(program(compiled), program(three), exact=False)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_hooks_of_leaves_hear_of_results_that_depend_on_them(used: tuple[int, ...], backend: str) -> None:
+    def heads(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (w * 2).abs(), x * 3
+
+    def gradients(fn: Any) -> list[Any]:
+        x, w = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, -1.0], requires_grad=True)
+        heard: list[str] = []
+        x.register_hook(lambda grad: heard.append("x") or grad * 2)
+        w.register_hook(lambda grad: heard.append("w") or grad * 5)
+        results = fn(x, w)
+        torch.autograd.backward([results[place].sum() for place in used])
+        return [sorted(heard), *(None if leaf.grad is None else leaf.grad.tolist() for leaf in (x, w))]
+
+    compiled = dynajit.compile(heads, backend=backend)
+    for _ in range(2):
+        assert gradients(compiled) == gradients(heads)
+
+
 def test_results_that_backward_keeps_die_with_the_program() -> None:
     def grown(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.exp()
