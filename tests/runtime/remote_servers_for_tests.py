@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import importlib.util
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-REDIS = shutil.which("redis-server")
+REDIS = shutil.which("redis-server") if importlib.util.find_spec("redis") else None
 
 
 def free_port() -> int:

@@ -26,7 +26,7 @@ KEY = "ab" * 32
 SECRET = "0123456789abcdef"
 CONTENTS = b"\x7fELF machine code " * 40
 
-needs_redis = pytest.mark.skipif(REDIS is None, reason="redis-server is not installed (apt-get install redis-server)")
+needs_redis = pytest.mark.skipif(REDIS is None, reason="redis-server or the package redis is not installed")
 
 
 class Machine:
