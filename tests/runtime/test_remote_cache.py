@@ -79,7 +79,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A server of each kind that can be written."""
     if request.param == "redis":
-        pytest.importorskip("redis", reason="the package redis is not installed (pip install 'dynajit[remote]')")
         with redis_server(tmp_path) as (found, _):
             yield found
     elif request.param == "memory":
