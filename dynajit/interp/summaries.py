@@ -24,6 +24,7 @@ from dynajit.guards.source import ConstSource, Source
 from dynajit.interp import fuel
 from dynajit.interp.call_state import CallState, Unknown, call_state, fake_key, modes, sharing, tables
 from dynajit.interp.summary import NOWHERE, Before, Condition, PieceNode, Reference, Replay, Summary
+from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import CONSTANT_TYPES, facts
 from dynajit.torch_compat import memory_of
 from dynajit.values.containers.sequence import TupleVal
@@ -245,17 +246,10 @@ class _Recording:
 
     def _template(self, tree: Any) -> Any:
         """Arguments of a node with references in the nodes' places."""
-        if isinstance(tree, fx.Node):
-            return self._reference(tree)
-        if type(tree) in CONSTANT_TYPES or tree is Ellipsis or type(tree) is torch.Size:
-            return tree
-        if isinstance(tree, (tuple, list)):
-            items = [self._template(item) for item in tree]
-            return items if isinstance(tree, list) else tuple(items)
-        if isinstance(tree, dict):
-            return {name: self._template(item) for name, item in tree.items()}
-        _require(type(tree) is slice)
-        return slice(*map(self._template, (tree.start, tree.stop, tree.step)))
+        for leaf in leaves_in(tree):
+            _require(isinstance(leaf, fx.Node) or type(leaf) in CONSTANT_TYPES or leaf is Ellipsis)
+        change = lambda leaf: self._reference(leaf) if isinstance(leaf, fx.Node) else leaf  # noqa: E731
+        return map_leaves(change, tree, (fx.Node, torch.Size))
 
     def _reference(self, node: fx.Node) -> Reference:
         found = self.references.get(node)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import fx
 
 from dynajit.graph.builder import run_target
@@ -19,6 +20,7 @@ from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.source import Environment, Source, Unreachable
 from dynajit.interp.call_state import CallState, Unknown, fake_key, sharing
+from dynajit.nested import map_leaves
 from dynajit.report.records import FrameLoc
 from dynajit.torch_compat import memory_of
 from dynajit.values.core.value import GraphBreak, Value
@@ -252,18 +254,7 @@ class Replay:
 
     def put(self, tree: Any, give: Callable[[Reference], Any]) -> Any:
         """Arguments with what the references stand for."""
-        kind = type(tree)
-        if kind is Reference:
-            return give(tree)
-        if kind is list:
-            return [self.put(item, give) for item in tree]
-        if kind is tuple:
-            return tuple([self.put(item, give) for item in tree])
-        if kind is dict:
-            return {name: self.put(item, give) for name, item in tree.items()}
-        if kind is slice:
-            return slice(*(self.put(part, give) for part in (tree.start, tree.stop, tree.step)))
-        return tree
+        return map_leaves(lambda leaf: give(leaf) if type(leaf) is Reference else leaf, tree, (Reference, torch.Size))
 
     def fake_of(self, to: Reference) -> Any:
         """The fake tensor."""

@@ -101,9 +101,8 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
             tx.remember_object(real, cell)
         cells.append(real)
     body = types.FunctionType(function.code, function.globals, function.name, None, tuple(cells))
-    try:
-        made = builtins.__build_class__(body, name.const(), *(base.real() for base in bases))
-    except Exception:  # the program's own, which it meets where the class is made for real
+    made = _made(lambda: builtins.__build_class__(body, name.const(), *(base.real() for base in bases)))
+    if made is None:
         return None
     of_library = _NAMESPACES_OF_LIBRARY.get(type(made), frozenset())
     if not all(
@@ -112,8 +111,15 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
         return None
     for needed in names:
         tx.load_global(tx.frames[-1], needed)
-    _register(tx, made, tx.snapshot())
-    return tx.wrap(made, ConstSource(made, made.__qualname__))
+    return _register(tx, made, tx.snapshot())
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """The class; None where that raises: the program meets what it raises where the class is made for real."""
+    try:
+        return make()
+    except Exception:  # the program's own
+        return None
 
 
 def _looks_at_bases(code: types.CodeType) -> bool:
@@ -128,12 +134,8 @@ def decorate(tx: Tracer, decorator: Callable[..., Any], cls: Value, kwargs: dict
         value.is_const() for value in kwargs.values()
     ):
         return None
-    try:
-        made = decorator(cls.obj, **{name: value.const() for name, value in kwargs.items()})
-    except Exception:  # the program's own, which it meets where the class is made for real
-        return None
-    _register(tx, made, tx.made_classes[id(cls.obj)][1])
-    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+    made = _made(lambda: decorator(cls.obj, **{name: value.const() for name, value in kwargs.items()}))
+    return None if made is None else _register(tx, made, tx.made_classes[id(cls.obj)][1])
 
 
 def make_by(tx: Tracer, maker: Callable[..., type], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -144,13 +146,9 @@ def make_by(tx: Tracer, maker: Callable[..., type], args: Sequence[Value], kwarg
         return None
     if not all(value.is_const() or _plain_items(tx, value) for value in values):
         return None
-    named = {name: value.real() for name, value in kwargs.items()}
-    try:
-        made = maker(*(value.real() for value in args), **{"module": tx.caller_module(), **named})
-    except Exception:  # the program's own, which it meets where the class is made for real
-        return None
-    _register(tx, made, tx.snapshot())
-    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+    named = {"module": tx.caller_module(), **{name: value.real() for name, value in kwargs.items()}}
+    made = _made(lambda: maker(*(value.real() for value in args), **named))
+    return None if made is None else _register(tx, made, tx.snapshot())
 
 
 def make_from_namespace(tx: Tracer, name: Value, rest: Sequence[Value]) -> Value | None:
@@ -168,12 +166,8 @@ def make_from_namespace(tx: Tracer, name: Value, rest: Sequence[Value]) -> Value
         if not (key.is_const() and value.is_const() and _is_kept(key.const(), value.const())):
             return None
         namespace[key.const()] = value.const()
-    try:
-        made = type(name.const(), tuple(base.real() for base in bases), namespace)
-    except Exception:  # the program's own, which it meets where the class is made for real
-        return None
-    _register(tx, made, tx.snapshot())
-    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+    made = _made(lambda: type(name.const(), tuple(base.real() for base in bases), namespace))
+    return None if made is None else _register(tx, made, tx.snapshot())
 
 
 def _plain_items(tx: Tracer, value: Value) -> bool:
@@ -202,7 +196,8 @@ def reads_empty_cells(tx: Tracer, cls: type) -> bool:
     return any(getattr(function, "__closure__", None) for function in functions)
 
 
-def _register(tx: Tracer, made: type, state: Any) -> None:
+def _register(tx: Tracer, made: type, state: Any) -> Value:
+    """The model of a class that was made while tracing, from this state on."""
     parts: list[object] = [made]
     of_library = _NAMESPACES_OF_LIBRARY.get(type(made), frozenset())
     for value in (value for name, value in namespace_of(made).items() if name not in of_library):
@@ -216,6 +211,7 @@ def _register(tx: Tracer, made: type, state: Any) -> None:
     for part in parts:
         if isinstance(part, (type, types.FunctionType, property, staticmethod, classmethod, functools.cached_property)):
             tx.journal.set_item(tx.made_classes, id(part), (part, state))
+    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
 
 
 def _is_plain_base(base: Value) -> bool:
