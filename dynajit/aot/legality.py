@@ -17,7 +17,7 @@ import torch.autograd.grad_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
-from dynajit.graph.meta import graph_notes, memory, value_of, written_by
+from dynajit.graph.meta import gives_data, graph_notes, memory, value_of, written_by
 from dynajit.op_facts import facts
 from dynajit.torch_compat import memory_of
 
@@ -44,11 +44,6 @@ def name_of(node: Node) -> str:
 def first_of(node: Node) -> list[Node]:
     """The first argument, or the members of the list that it is."""
     return _nodes_in(node.args[0] if node.args else None)
-
-
-def gives_data(node: Node) -> bool:
-    """Whether the node is `tensor.data`."""
-    return node.target is getattr and node.args[1:] == ("data",)
 
 
 class GraphFacts:

@@ -125,6 +125,11 @@ def is_view(node: fx.Node) -> bool:
     return value_of(node) is not whole and memory(node) is not None and memory(node) == memory_of(whole)
 
 
+def gives_data(node: fx.Node) -> bool:
+    """Whether the node is `tensor.data`."""
+    return node.target is getattr and node.args[1:] == ("data",)
+
+
 def written_by(node: fx.Node) -> list[fx.Node]:
     """The nodes whose tensors an operation writes in place, by what is known of it. Not those given as `out=`."""
     if not node.op.startswith("call"):

@@ -118,11 +118,7 @@ def main() -> int:
     )
     print(text)
     if options.save:
-        python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
-        every = f" --every {options.every}" if options.every > 1 else ""
-        how = f"`python tests/kept/mutate.py{every} --save`"
-        page = f"# Changes between two processes\n\n{python}. Made by {how}.\n\n{text}\n"
-        RESULTS.write_text(page, encoding="utf-8")
+        test_mutation.save(RESULTS, "Changes between two processes", "tests/kept/mutate.py", options.every, text)
     return counts["wrong"] > 0
 
 

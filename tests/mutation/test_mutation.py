@@ -168,6 +168,13 @@ def test_what_is_tied_or_untied_after_compiling(case: Any) -> None:
     assert sum(name is not None for name in found) >= 3
 
 
+def save(path: Path, title: str, script: str, every: int, text: str) -> None:
+    """Write the page of a run."""
+    python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
+    how = f"`python {script}{f' --every {every}' if every > 1 else ''} --save`"
+    path.write_text(f"# {title}\n\n{python}. Made by {how}.\n\n{text}\n", encoding="utf-8")
+
+
 def main() -> int:
     """Everything, or programs whose name has a text in it, or every n-th change of each; prints what slips through."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -201,12 +208,8 @@ def main() -> int:
     )
     print(text)
     if options.save:
-        every = f" --every {options.every}" if options.every > 1 else ""
-        how = f"`python tests/mutation/test_mutation.py{every} --save`"
         what = "Each program is compiled, one thing that it observes is changed, and the next call compared with eager."
-        python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
-        page = f"# Changes after compiling\n\n{python}. Made by {how}.\n\n{what}\n\n{text}\n"
-        RESULTS.write_text(page, encoding="utf-8")
+        save(RESULTS, "Changes after compiling", "tests/mutation/test_mutation.py", options.every, f"{what}\n\n{text}")
     return counts["wrong"] > 0
 
 

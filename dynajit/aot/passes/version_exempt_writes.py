@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dynajit.aot.legality import gives_data
-from dynajit.graph.meta import memory, note, notes, value_of, written_by
+from dynajit.graph.meta import gives_data, memory, note, notes, value_of, written_by
 
 aten = torch.ops.aten
 _BATCH_NORMS = {

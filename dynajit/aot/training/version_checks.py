@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dynajit.aot.legality import gives_data
 from dynajit.aot.training.reachability import AutogradGraph, saved_by, saves
-from dynajit.graph.meta import memory, value_of
+from dynajit.graph.meta import gives_data, memory, value_of
 from dynajit.torch_compat import memory_of
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dynajit import torch_compat
+from dynajit.graph.meta import gives_data
 from dynajit.guards.source import AttrSource, CallSource
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
@@ -23,6 +24,7 @@ class StorageVal(Value):
     """`tensor.untyped_storage()`."""
 
     kind = torch.UntypedStorage
+    child_names = ("tensor",)
 
     def __init__(self, tensor: Value) -> None:
         self.tensor = tensor
@@ -49,9 +51,6 @@ class StorageVal(Value):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the size of a storage whose tensor has sizes that vary")
         return ConstVal(size)
 
-    def children(self) -> Sequence[Value]:
-        return (self.tensor,)
-
     def rebuild(self, out: Any) -> None:
         out.call_on(torch.Tensor.untyped_storage, self.tensor)
 
@@ -67,7 +66,7 @@ def version_of(tx: Tracer, tensor: Any) -> Value:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, shown)
     memory = torch_compat.memory_of(fake)
     shared = [entry for entry in tx.graph.inputs if torch_compat.memory_of(entry.fake) == memory]
-    if not shared and not any(_is_data(node) and memory in _memories(node) for node in tx.graph.graph.nodes):
+    if not shared and not any(gives_data(node) and memory in _memories(node) for node in tx.graph.graph.nodes):
         return ConstVal(fake._version)
     if tensor.source is None or len(shared) != 1 or any(entry in shared for entry in tx.graph.written()):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, shown)
@@ -84,10 +83,6 @@ def base_of(tx: Tracer, tensor: Any) -> Value:
         elif not tensor.call_method(tx, "_is_view", [], {}).const():
             return ConstVal(None)
     raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the attribute '_base' of a tensor")
-
-
-def _is_data(node: torch.fx.Node) -> bool:
-    return node.target is getattr and node.args[1] == "data"
 
 
 def _memories(node: torch.fx.Node) -> set[int | None]:
