@@ -29,7 +29,9 @@ def with_unused(gm: GraphModule) -> GraphModule:
 
 def _detached(node: Node) -> Node:
     made = node.graph.call_method("detach", (node,))
-    made.meta["example_value"] = value_of(node).detach()
+    value = value_of(node)
+    if value is not None:  # a graph that was not captured may have no values
+        made.meta["example_value"] = value.detach()
     return made
 
 
