@@ -1,5 +1,6 @@
 # make demo    set everything up, then real models side by side: eager, dynajit, torch.compile
-# make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
+# make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them,
+#                                                         WORKERS=0 in one process; else one a core)
 # make lint    ruff, mypy, and the extension with warnings as errors
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
 # make fuzz-many  many random programs in many processes (FUZZ_MANY="--seeds 0 100000 --minutes 60 --append runs.md")
@@ -24,6 +25,7 @@ VENV      ?= .venv
 TORCH     ?= torch==2.13.0
 PIP_FLAGS ?=
 TESTS     ?= tests
+WORKERS   ?= $(shell nproc)
 DEMO      ?=
 FUZZ      ?= --seeds 0 2000
 FUZZ_MANY ?= --seeds 0 10000
@@ -47,7 +49,7 @@ demo: build
 	$(BIN)/python benchmarks/demo.py $(DEMO)
 
 test: build
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 lint: build
 	$(BIN)/python -m ruff check .

@@ -29,6 +29,7 @@ PACKAGES = {
     "setuptools": "77",
     "bytecode": "0.16",
     "pytest": "8",
+    "pytest-xdist": "3.5",
     "transformers": "4.50",
     "ruff": "0.12",
     "mypy": "1.15",
