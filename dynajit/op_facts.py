@@ -12,7 +12,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ CONSTANT_TYPES = frozenset(
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 #: Python's operators that write their first operand.
 IN_PLACE_OPERATORS = frozenset(getattr(operator, name) for name in _AUGMENTED.split())
+# The methods behind them, by name. ATen has operators of some of these names; torch calls `__itruediv__` `__idiv__`.
+_IN_PLACE_METHODS = frozenset(f"__{name}__" for name in [*_AUGMENTED.split(), "idiv"])
 
 # Functions in Python that draw. Their names are no operators' (`dropout2d`), or those of operators that don't: torch
 # draws the samples of a fractional pooling in Python, and makes Gumbel's noise of exponential numbers.
@@ -83,13 +85,14 @@ def facts(target: Any) -> OpFacts:
 
 @functools.lru_cache(maxsize=8192)
 def _facts(target: Any) -> OpFacts:
-    if target in IN_PLACE_OPERATORS:
+    if target in IN_PLACE_OPERATORS or _method_name(target) in _IN_PLACE_METHODS:
         return OpFacts(known=True, writes=((0, "self"),))
     if isinstance(target, types.BuiltinFunctionType) and target.__module__ in ("_operator", "builtins"):
         return OpFacts(known=True, is_view=target is operator.getitem, pure=True)
     overloads = overloads_of(target)
     if not overloads:
         in_python = isinstance(target, types.FunctionType) and (target.__module__ in _COMPUTING or target in _DRAWING)
+        in_python = in_python and target is not torch.Tensor.module_load  # which writes
         return OpFacts(known=True, draws=target in _DRAWING) if in_python else _NOTHING_KNOWN
     # a function's name stands for the overload with `out=`, too
     inner = [each for each in overloads if len(overloads) == 1 or not any(a.is_out for a in each._schema.arguments)]
@@ -136,6 +139,18 @@ def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
 
 
+def functional_twin(target: Any) -> Callable[..., Any] | None:
+    """The function that gives what an operation on a tensor leaves in it: of `add_`, `iadd` and `__iadd__` those that
+    add. None if there is none."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    plain = name.strip("_")
+    if target in IN_PLACE_OPERATORS or name in _IN_PLACE_METHODS:
+        twin = getattr(operator, plain[1:], None) or getattr(operator, plain[1:] + "_", None)
+    else:
+        twin = getattr(torch.Tensor, name.removesuffix("_"), None)
+    return twin if callable(twin) else None  # `requires_grad` of `requires_grad_` is a property
+
+
 def overloads_of(target: Any) -> tuple[torch._ops.OpOverload, ...]:
     """The operator's overloads that a target may call: one for an overload, those of the same name in ATen for torch's
     functions and methods."""
@@ -150,6 +165,13 @@ def overloads_of(target: Any) -> tuple[torch._ops.OpOverload, ...]:
         return ()
     names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
     return tuple(getattr(packet, name) for name in names)
+
+
+def _method_name(target: Any) -> str | None:
+    """The name by which a tensor's method is called; None for what is no method."""
+    if isinstance(target, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return target.__name__
+    return target if isinstance(target, str) else None
 
 
 def _is_torchs(function: Any) -> bool:

@@ -111,3 +111,48 @@ def test_functions_of_the_program_are_unknown() -> None:
         return x
 
     assert not facts(dropout).known and may_draw(dropout)
+
+
+ARGUMENTS: list[tuple[Any, ...]] = [
+    *[(), (0,), (1.0,), ("like",), (0, 1), ("like", "like"), ("like", "like", 0.5), (0, 1.0), (0.5, 1.0)],
+    *[(0, "places", "rows"), (0, "places", 1.0), ("mask", 1.0), ("mask", "rows"), (0, 0, 0), ((3, 3),)],
+]
+# It moves the tensor elsewhere, which its version counts; it waits for a graph that isn't there.
+NOT_CALLED = {"share_memory_", "backward"}
+
+
+def _argument(kind: Any, value: torch.Tensor) -> Any:
+    made = {
+        "like": value.clone,
+        "rows": value[:2].clone,
+        "places": lambda: torch.tensor([0, 1]),
+        "mask": lambda: torch.ones(value.shape, dtype=torch.bool),
+    }
+    return made[kind]() if isinstance(kind, str) else kind
+
+
+@pytest.mark.parametrize("value", [torch.rand(3, 3) + 0.5, torch.arange(9).reshape(3, 3) + 1, torch.rand(3, 3) > 0.5])
+def test_methods_write_what_is_known_of_them(value: torch.Tensor) -> None:
+    """Each method of tensors, Python's operators among them, with arguments of all kinds."""
+    called = 0
+    for name in dir(torch.Tensor):
+        method = getattr(torch.Tensor, name)
+        dunder = name.startswith("__") and name not in ("__class__", "__reduce__", "__reduce_ex__")
+        if not callable(method) or isinstance(method, type) or name in NOT_CALLED or (name[0] == "_" and not dunder):
+            continue
+        for kinds in ARGUMENTS:
+            written = value.clone()
+            arguments = [_argument(kind, written) for kind in kinds]
+            before = _versions([written])
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    method(written, *arguments)
+            except Exception:  # of arguments that it does not take
+                continue
+            called += 1
+            if _versions([written]) != before:
+                for target in (name, method):
+                    assert not facts(target).known or 0 in dict(facts(target).writes), (target, kinds)
+                    assert facts(target).known or name == "module_load", (target, kinds)
+    assert called > 400

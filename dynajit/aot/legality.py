@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
 from dynajit.graph.meta import gives_data, graph_notes, memory, value_of, written_by
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, functional_twin
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -231,10 +231,26 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _views_memory_it_wrote(graph: GraphFacts) -> bool:
-    """Whether `as_strided` takes elements by their place in memory that an operation wrote."""
-    strided = [part for node in graph.calls if name_of(node) == "as_strided" for part in first_of(node)]
+    """Whether `as_strided` takes elements by their place in memory that an operation wrote and a functional graph may
+    lay out otherwise: where each write is of all of it, and its functional twin keeps the layout, the places hold."""
+    strided = {memory(part) for node in graph.calls if name_of(node) == "as_strided" for part in first_of(node)}
     outs = {memory(part) for parts in graph.outs.values() for part in parts}
-    return any(memory(part) in graph.written | outs for part in strided)
+    if not strided.isdisjoint(outs) or (any(name_of(node) in _RELAYS for node in graph.calls) and graph.written):
+        return not strided.isdisjoint(graph.written | outs)
+    seen = ((node, parts) for node, parts in graph.writes.items() if not strided.isdisjoint(map(memory, parts)))
+    return any(list(parts) != list(node.args[:1]) or not _keeps_all_in_place(node) for node, parts in seen)
+
+
+def _keeps_all_in_place(write: Node) -> bool:
+    """Whether an operation writes all of a memory in place, and what gives the same has it in the same places."""
+    (written,) = first_of(write)
+    value = value_of(written)
+    if not isinstance(value, FakeTensor) or _overlaps_itself(value):
+        return False
+    if not all(value_of(base).is_contiguous() for base in _viewed(written) if base is not written):
+        return False  # what the inverse of a view gives need not be laid out as its base
+    whole = value.storage_offset() == 0 and value.numel() * value.element_size() == value.untyped_storage().nbytes()
+    return whole and _strides_of_twin(write, value) == value.stride()
 
 
 def _draws_in_an_order_that_writes_change(graph: GraphFacts) -> bool:
@@ -256,15 +272,21 @@ def _draws_in_an_order_that_writes_change(graph: GraphFacts) -> bool:
 def _lays_out_anew(write: Node) -> bool:
     """Whether the operation that gives what a write leaves gives it other strides."""
     value = value_of(write.args[0] if write.args else None)
-    function = getattr(torch.Tensor, name_of(write).removesuffix("_"), None)
-    if not isinstance(value, FakeTensor) or not callable(function):  # `requires_grad` of `requires_grad_`: a property
+    if not isinstance(value, FakeTensor) or value.is_contiguous():
         return False
-    if not all(type(number) is int for number in (*value.shape, *value.stride())) or value.is_contiguous():
-        return False
+    return _strides_of_twin(write, value) not in (None, value.stride())
+
+
+def _strides_of_twin(write: Node, value: FakeTensor) -> tuple[int, ...] | None:
+    """The strides of what the functional twin of an in-place operation on `value` gives; None if there is none, it has
+    another shape, or sizes vary."""
+    function = functional_twin(write.target)
+    if function is None or not all(type(number) is int for number in (*value.shape, *value.stride())):
+        return None
     args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), value_of)
     with value.fake_mode, torch.no_grad():
         twin = function(*args, **kwargs)
-    return isinstance(twin, torch.Tensor) and twin.shape == value.shape and twin.stride() != value.stride()
+    return twin.stride() if isinstance(twin, torch.Tensor) and twin.shape == value.shape else None
 
 
 def _writes_detached_views_of_leaves(graph: GraphFacts) -> bool:

@@ -54,7 +54,7 @@ def _versions_read(x: torch.Tensor) -> Any:
 
 def _strided_memory(x: torch.Tensor) -> torch.Tensor:
     y = x.clone()
-    y.add_(1)
+    y[:1].add_(1)
     return y.as_strided((2,), (1,))
 
 
@@ -203,6 +203,16 @@ def test_an_operator_that_writes_without_a_name_that_says_so() -> None:
 
         assert list(_reasons(program, _x())) == ["strided_memory"]
         assert_same(program, *_x())
+
+
+def test_a_write_of_all_of_a_memory_that_keeps_its_layout() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y /= 3
+        return y.t().as_strided((2, 2), (1, 1)) * 2
+
+    assert list(_reasons(program, _x())) == []
+    assert_same(program, *_x(), backend="aot_eager")
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "codegen"])

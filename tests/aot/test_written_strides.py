@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 def out_of_another_order(x: Any, y: Any) -> Any:
@@ -125,3 +126,37 @@ def test_versions_that_the_program_reads(backend: str) -> None:
 
     wanted, got = function(torch.ones(2, 3)), dynajit.compile(function, backend=backend)(torch.ones(2, 3))
     assert wanted[:3] == got[:3] and wanted[3]._version == got[3]._version
+
+
+WRITES: dict[str, Callable[..., Any]] = {
+    "divided": lambda v, y: v.div_(3.0),
+    "augmented": lambda v, y: v.__itruediv__(3.0),
+    "another order added": lambda v, y: v.add_(y.t().reshape(v.shape)),
+    "copied": lambda v, y: v.copy_(y.t().reshape(v.shape)),
+    "one place": lambda v, y: (v.__setitem__(0, 1.0), v)[1],
+    "masked": lambda v, y: v.masked_fill_(v > 0, 2.0),
+    "cumulated": lambda v, y: v.cumsum_(0),
+    "filled": lambda v, y: v.index_fill_(0, torch.tensor([0]), 5.0),
+}
+VIEWS: dict[str, Callable[..., Any]] = {
+    "itself": lambda z: z,
+    "transposed": lambda z: z.t(),
+    "a part": lambda z: z[1:],
+    "of another rank": lambda z: z.view(2, 2, 4).transpose(0, 1) if z.is_contiguous() else z.unsqueeze(0),
+    "unfolded": lambda z: z.unfold(0, 2, 2),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("write", WRITES)
+def test_memory_read_by_strides_after_a_write(write: str, view: str, gradients: bool) -> None:
+    for transposed in (False, True):
+
+        def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            v = WRITES[write](VIEWS[view](x * 1), y)
+            return v.as_strided((3, 4), (2, 1), 1) * 2, v + 1
+
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        x = (x.t() if transposed else x).requires_grad_(gradients)
+        assert_same(program, x, y, backend="aot_eager")
