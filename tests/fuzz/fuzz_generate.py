@@ -151,7 +151,7 @@ SIMPLE = """
 <tensor!>.copy_(<tensor>)|<tensor!>[<tensor!> > 0.137] = 0.5|<tensor!>.clamp_(min=-1)|torch.relu_(<tensor!>)
 <tensor!>.detach().add_(1)|<tensor!>[:1] = <tensor>|<tensor!>.fill_(<int>)|<list>[0].add_(1)|<dict>['a'].mul_(0.5)
 <obj>.weight.add_(<float>)|<list>.append(<tensor>)|<list>[0] = <tensor>|<list>.insert(0, <tensor>)
-<list>.extend([<tensor>, <tensor>])|<list>.reverse()|<list>[1:] = [<tensor>]|<list> += [<tensor>]
+<list>.extend([<tensor>, <tensor>])|<list>.reverse()|<list>[1:] = [<tensor>]|<list> += [<tensor>]|<tensor!>.__imul__(2)
 if len(<list>) > 1: <list>.pop()|del <list>[1:]|<dict>['<key>'] = <tensor>|<dict>.setdefault('<key>', <tensor>)
 <dict>.update(<key>=<tensor>)|<dict>.pop('<key>', None)|<dict>['a'] = <dict>.pop('a')|<obj>.weight = <tensor>
 <obj>.count += 1|<obj>.level = <int>|<obj>.log.append(<int>)|<obj>.extra = <int>|setattr(<obj>, 'weight', <tensor>)
