@@ -296,7 +296,7 @@ MAX_FOLDER_LINES = {
     "dynajit/loopir": 6132,
     "dynajit/report": 2486,
     "dynajit/resume": 2064,
-    "dynajit/runtime": 3538,
+    "dynajit/runtime": 3545,
     "dynajit/schedule": 1596,
     "dynajit/values": 6,
     "dynajit/values/containers": 3189,

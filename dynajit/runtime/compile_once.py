@@ -37,6 +37,8 @@ def claimed(folder: Path, name: str, look: Callable[[], Path | None], travels: b
             if remote is not None and not own:
                 found = _made_elsewhere(remote, name, look, deadline)
                 own = found is None  # a claim that nobody came back to is taken away
+            elif found is None:
+                found = look()  # another process may have made it, and given up its right, since it was looked for
             if waited or found is not None:
                 _tell(name, found)
             yield found

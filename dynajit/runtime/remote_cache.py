@@ -103,8 +103,11 @@ class RemoteCache:
             server = self._server = remote_servers.connect(self._url)
         return server
 
-    def get(self, name: str) -> bytes | None:
-        """The contents of the entry; None for a miss of any kind."""
+    def get(self, name: str, again: bool = False) -> bytes | None:
+        """The contents of the entry; None for a miss of any kind. again: it was asked for just now: a second miss is no
+        news, and what was refused is not asked for."""
+        if again and name in self._unsigned:
+            return None
         try:
             sealed = self._reads.ask(lambda server: server.get(name))
             contents = None if sealed is None else signed.unseal(self._key, name, sealed)
@@ -114,6 +117,8 @@ class RemoteCache:
             self._unsigned.add(name)
             counters.count("remote", "refused")
             self.warn("refused", f"the entry {name} was not loaded: {why}")
+            return None
+        if again and contents is None:
             return None
         found = "misses" if contents is None else "hits"
         counters.count("remote", found)

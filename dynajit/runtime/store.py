@@ -147,14 +147,14 @@ def written(contents: bytes | memoryview) -> Callable[[Path], None]:
     return make
 
 
-def lookup(key: str, suffix: str, travels: bool = True) -> Path | None:
+def lookup(key: str, suffix: str, travels: bool = True, again: bool = False) -> Path | None:
     """The file for `key`, in the store, in the folder that is only read or, if its kind travels, in the remote cache;
-    None if it is in none of them."""
+    None if it is in none of them. again: it was looked for just now."""
     path = find().get(key, suffix)
     if path is None and config.cache_read:
         path = ReadOnlyStore(Path(config.cache_read).expanduser()).get(key, suffix)
     remote = remote_cache.current() if path is None and travels else None
-    contents = None if remote is None else remote.get(key + suffix)
+    contents = None if remote is None else remote.get(key + suffix, again)
     if contents is None:
         return path
     try:
@@ -177,7 +177,7 @@ def get_or_make(
         return path
     if not once:
         return _make(key, suffix, make, travels)
-    with compile_once.claimed(find().root, key + suffix, look, travels) as path:
+    with compile_once.claimed(find().root, key + suffix, functools.partial(look, again=True), travels) as path:
         return path or _make(key, suffix, make, travels)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dynajit.runtime.compile_once import claimed
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from remote_servers_for_tests import REDIS, free_port, http_server, redis_server
 
@@ -151,6 +153,13 @@ def test_who_dies_while_compiling_is_not_waited_for(tmp_path: Path) -> None:
     dying.process.kill()
     dying.process.communicate()
     assert waiting.ended() and makers(log) == 2
+
+
+def test_an_entry_made_between_the_look_and_the_right_to_make_it(tmp_path: Path) -> None:
+    """Whoever made it has left no lock to wait at."""
+    made = tmp_path / "entry"
+    with claimed(tmp_path, "entry", lambda: made, travels=False) as found:
+        assert found == made
 
 
 @pytest.mark.parametrize("kind", ["folder", "redis"])

@@ -260,12 +260,14 @@ def test_a_server_that_misbehaves_is_a_miss_and_left_alone(
 def test_an_absent_server_is_asked_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
-    monkeypatch.setattr(remote_cache, "LEFT_ALONE_S", 0.0)
+    clock = [1.0]
+    monkeypatch.setattr(remote_cache.time, "monotonic", lambda: clock[0])
     pytest.importorskip("redis", reason="needs pip install 'dynajit[remote]'")
     machine = Machine(tmp_path / "a", "redis://127.0.0.1:1/0")
-    machine.get()
-    machine.get("cd" * 32)
-    assert counted()["reading failed"] == 2 and counted()["left alone"] == 0
+    for asked, passed in ((1, 0.0), (1, remote_cache.LEFT_ALONE_S / 2), (2, remote_cache.LEFT_ALONE_S)):
+        clock[0] += passed
+        machine.get(f"{asked}{int(passed)}".ljust(64, "c"))
+        assert counted()["reading failed"] == asked
 
 
 @needs_redis
