@@ -270,6 +270,7 @@ class FrameCapture:
         self.known = _C.variants(code)
         self.part = part_of(function)
         self.answers = Answers()
+        self.user_hooks = has_user_saved_tensor_hooks()  # tracing puts hooks of its own above them
         self.jobs: list[background.BackgroundCompile] = []
         self.made: Made | None = None
 
@@ -627,7 +628,7 @@ class FrameCapture:
         quiet = bool(tx.overrides.entered[1]) or any(map(overrides.overriding, kinds))
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
-        as_captured = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
+        as_captured = any(map(_is_dual, inputs)) or (self.user_hooks and any(map(_needs_grad, inputs)))
         backend = _as_captured if as_captured else self.session.choices.backend
         every = self.session.choices.verify or config.verify
         original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given

@@ -101,7 +101,8 @@ class Rerun:
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back(error)
-        if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
+        final = not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or _raised_by_hook(error)
+        if final or not self._unchanged(error):
             self._leave(error, args)
         if self._function is None:
             code = copy_of(self.code, self.part)
@@ -212,6 +213,14 @@ class Undoing:
                 for place, values in zip(self.written, held, strict=True):
                     inputs[place].copy_(values)
             raise
+
+
+def _raised_by_hook(error: BaseException) -> bool:
+    """Whether a hook on saved tensors raised, which counts what it is given: checkpoint's does, where all is computed
+    again that backward needs."""
+    hook, _ = torch._C._autograd._top_saved_tensors_default_hooks(True) or (None, None)
+    code = getattr(hook, "__code__", getattr(type(hook).__call__, "__code__", None))
+    return code is not None and any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _raised_by_operation(error: BaseException) -> bool:

@@ -230,6 +230,58 @@ def test_gradients_of_gradients(backend: str) -> None:
     compare(found[1], found[0], exact=False)
 
 
+def breaking(x: Tensor, w: Tensor) -> Tensor:
+    kept = x.sin().exp()
+    dynajit.graph_break()
+    return F.dropout((kept @ w).sigmoid(), 0.3).tanh() * kept.cos()
+
+
+def whole(x: Tensor, w: Tensor) -> Tensor:
+    return F.dropout((x.sin().exp() @ w).sigmoid(), 0.3) * 2 + x
+
+
+def _gradients(run: Callable[[Tensor, Tensor], Tensor], graph: bool = False) -> list[Tensor]:
+    found = []
+    for seed in range(3):
+        x, w = (torch.linspace(-1, end, 64).view(8, 8).requires_grad_() for end in (1, 2))
+        torch.manual_seed(seed)
+        y = run(x, w)
+        grads = torch.autograd.grad(y.sum(), [x, w], create_graph=graph)
+        again = torch.autograd.grad(grads[0].square().sum(), [x, w]) if graph else ()
+        found += [y.detach(), *grads, *again]
+    return found
+
+
+@pytest.mark.parametrize("backend", ("eager", "aot_eager", "codegen"))
+@pytest.mark.parametrize("early", (True, False))
+@pytest.mark.parametrize("fn", (whole, breaking))
+def test_a_compiled_function_is_computed_again(fn: Callable[..., Tensor], early: bool, backend: str) -> None:
+    """checkpoint ends the second run from a hook, once all is there that backward needs."""
+
+    def in_one(run: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        return functools.partial(checkpoint, run, use_reentrant=False, early_stop=early)
+
+    run = dynajit.compile(fn, backend=backend)
+    for form in (in_one, lambda run: in_one(in_one(run))):
+        compare(_gradients(form(run)), _gradients(form(fn)), exact=False)
+
+
+@pytest.mark.parametrize("fn", (whole, breaking))
+def test_what_runs_under_hooks_of_torch_is_compiled(fn: Callable[..., Tensor]) -> None:
+    """These give back what they were given; a graph under hooks of the program runs operator by operator."""
+
+    def offloading(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            y = fn(x, w)
+        return y
+
+    seen = dynajit.testing.CompileCounterWithBackend("codegen")
+    run = dynajit.compile(offloading, backend=seen)
+    for graph in (False, True):
+        compare(_gradients(run, graph), _gradients(offloading, graph), exact=False)
+    assert seen.frame_count == (1 if fn is whole else 2)
+
+
 # ------------------------------------------------------------------------------------------------ random programs
 
 STEPS = (
