@@ -32,20 +32,9 @@ torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *a
     return edges;
 }
 
-/* Whether the backward pass that comes to an input, without a gradient too, does more than to add one: it goes on, or calls
- * hooks. */
-bool is_noticed(const at::Tensor &tensor)
-{
-    if (tensor.grad_fn()) {
-        return true;
-    }
-    const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(tensor);
-    return is_heard(edge) || !edge.function->tensor_pre_hooks().empty();
-}
-
 /* The results with a history, by number, in groups of which each gets a node of autograd's: those behind which are the
- * same of the inputs that have a history themselves, or hooks. A backward pass goes on to all that is behind a node, without
- * a gradient if there is none, and uses up what is saved there. */
+ * same of the inputs that have a history themselves, or are waited for. A backward pass goes on to all that is behind a
+ * node, without a gradient if there is none, and uses up what is saved there. */
 std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *const *args)
 {
     const size_t count = self->layouts->size();
@@ -55,7 +44,8 @@ std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *c
         std::vector<bool> key;
         for (size_t i = 0; i < self->wanted->size() && !self->reaches->empty(); i++) {
             const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
-            key.push_back((*self->reaches)[number][i] && tensor.requires_grad() && is_noticed(tensor));
+            key.push_back((*self->reaches)[number][i] && tensor.requires_grad()
+                          && (tensor.grad_fn() || is_heard(torch::autograd::impl::gradient_edge(tensor))));
         }
         const size_t place = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
         if (place == keys.size()) {

@@ -8,6 +8,7 @@
 #include "call/call.h"
 #include "plan/training_graph.h"
 #include "plan/training_parts.h"
+#include "plan/unreached_leaves.h"
 
 #include <algorithm>
 #include <map>
@@ -226,6 +227,7 @@ public:
         }
         start_from(gradients);
         refuse_written();
+        leave_out_leaves(unreached_leaves());
         variable_list found;
         if (create_graph && differentiate_again(gradients, found)) {
             return handed_out(std::move(found));
@@ -551,9 +553,26 @@ private:
         return std::move(found);
     }
 
+    /* Edges to leaves with hooks that aren't behind what this backward pass starts from. */
+    std::vector<std::pair<Node *, size_t>> unreached_leaves()
+    {
+        std::vector<std::pair<Node *, size_t>> found;
+        for (size_t i = 0; !call_->reaches->empty() && i < call_->wanted->size(); i++) {
+            if (is_leaf_with_hooks(edge_of(i)) && !is_reached(i)) {
+                found.push_back(place_of(i));
+            }
+        }
+        return found;
+    }
+
+    std::pair<Node *, size_t> place_of(size_t number)
+    {
+        return split_from_.empty() ? std::make_pair<Node *>(this, std::move(number)) : split_from_[number];
+    }
+
     torch::autograd::Edge edge_of(size_t number)
     {
-        const auto [node, place] = split_from_.empty() ? std::make_pair<Node *>(this, number) : split_from_[number];
+        const auto [node, place] = place_of(number);
         return node != nullptr && place < node->num_outputs() ? node->next_edge(place) : torch::autograd::Edge();
     }
 

@@ -101,14 +101,17 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
     rng = random.Random(seed + 1)
     torch.manual_seed(0)
     leaves = [torch.randn(4, 4).requires_grad_(wanted) for wanted in (True, seed % 3 > 0, seed % 2 > 0)]
-    for leaf in leaves:
-        if leaf.requires_grad and rng.random() < 0.4:
-            leaf.register_hook(lambda grad: grad * 2)
+    late = rng.random() < 0.5  # hooks that are there only when the results are
+    hooked = [leaf for leaf in leaves if leaf.requires_grad and rng.random() < 0.4]
+    for leaf in hooked[: 0 if late else None]:
+        leaf.register_hook(lambda grad: grad * 2)
     given = [leaves[0] * 1 if seed % 5 == 0 else leaves[0].exp() if seed % 7 == 0 else leaves[0], *leaves[1:]]
     try:
         results = [result for result in main(*given) if result.requires_grad]
     except (RuntimeError, TypeError) as error:
         return [_error(error)]
+    for leaf in hooked if late else ():
+        leaf.register_hook(lambda grad: grad * 2)
     found: list[Any] = [[result.detach().clone() for result in results]]
     found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
     for _ in range(rng.randint(1, 3) if results else 0):

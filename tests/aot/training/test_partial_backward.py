@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -233,19 +234,38 @@ def test_hooks_of_results_run_where_backward_comes_by_them(used: tuple[int, ...]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
-@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
-def test_hooks_of_leaves_hear_of_results_that_depend_on_them(used: tuple[int, ...], backend: str) -> None:
-    def heads(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (w * 2).abs(), x * 3
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1), (0, 2), (2,)])
+def test_hooks_of_leaves_hear_of_results_that_depend_on_them(used: tuple[int, ...], late: bool, backend: str) -> None:
+    def heads(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = (w * 2).abs(), x * 3
+        dynajit.graph_break()
+        return y, z, w.exp() * 2, z + x
 
     def gradients(fn: Any) -> list[Any]:
         x, w = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, -1.0], requires_grad=True)
-        heard: list[str] = []
-        x.register_hook(lambda grad: heard.append("x") or grad * 2)
-        w.register_hook(lambda grad: heard.append("w") or grad * 5)
+        heard: list[Any] = []
+
+        def listen() -> None:
+            x.register_hook(lambda grad: heard.append("x") or grad * 2)
+            w.register_hook(lambda grad: heard.append("w") or grad * 5)
+            torch.autograd.graph.register_multi_grad_hook((x, w), lambda grads: heard.append(str(grads)))
+
+        if not late:
+            listen()
         results = fn(x, w)
-        torch.autograd.backward([results[place].sum() for place in used])
-        return [sorted(heard), *(None if leaf.grad is None else leaf.grad.tolist() for leaf in (x, w))]
+        if late:
+            listen()
+        found = []
+        # what a pass leaves out is there for the next one, also after one that raises
+        for places in (used, (3,), used):
+            torch.autograd.backward([results[place].sum() for place in places], retain_graph=True)
+            found += [sorted(heard), *(None if leaf.grad is None else leaf.grad.tolist() for leaf in (x, w))]
+            handle = x.register_hook(lambda grad: 1 / 0)
+            with contextlib.suppress(ZeroDivisionError):
+                results[3].sum().backward(retain_graph=True)
+            handle.remove()
+        return found
 
     compiled = dynajit.compile(heads, backend=backend)
     for _ in range(2):
