@@ -7,6 +7,7 @@ fits, added to the code's. Nothing is looked for or kept where the capture itsel
 
 from __future__ import annotations
 
+import gc
 import types
 from typing import Any
 
@@ -39,7 +40,13 @@ def lookup(session: Session, function: types.FunctionType, values: tuple[Any, ..
 
 def taken(found: Lookup, session: Session, values: tuple[Any, ...]) -> _C.Variant | None:
     """The kept variant that fits the call, among the code's variants from now on."""
-    loaded = found.load(session)
+    collects = gc.isenabled()
+    gc.disable()  # a full collection in the middle, over all that torch has made, would take half of the time
+    try:
+        loaded = found.load(session)
+    finally:
+        if collects:
+            gc.enable()
     if loaded is None:
         return None
     code, globals_ = found.function.__code__, found.function.__globals__

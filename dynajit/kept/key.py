@@ -7,10 +7,11 @@ call to call in ways that a variant may be for, is among the conditions in the f
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,30 @@ _MAX_TEXT = 200
 
 @functools.cache
 def _installed() -> tuple[Any, ...]:
-    """Versions, variables, and the files of this package: they change while the version stays, where it is worked
-    on."""
-    root = Path(_C.__file__).parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so"))
-    stamps = [(str(path.relative_to(root)), status.st_size, status.st_mtime_ns) for path, status in map(_stated, files)]
+    """Versions, variables, and what is in the files of this package: they change while the version stays, where it is
+    worked on."""
     variables = sorted((name, text) for name, text in os.environ.items() if name.startswith(_VARIABLES))
-    return digest(stamps), *torch_compat.exact_release(), numpy.__version__, variables
+    contents = contents_of(Path(_C.__file__).parent)
+    return contents, *torch_compat.exact_release(), numpy.__version__, variables
 
 
-def _stated(path: Path) -> tuple[Path, os.stat_result]:
-    return path, path.stat()
+def contents_of(folder: Path) -> str:
+    """The digest of the code in a folder, equal on every machine that has the same: times and places of files are
+    not."""
+    rows = []
+    for path in sorted(_files(str(folder))):
+        with open(path, "rb") as file:
+            rows.append((os.path.relpath(path, folder), hashlib.sha256(file.read()).digest()))
+    return digest(rows)
+
+
+def _files(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".so")):
+                yield entry.path
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path)
 
 
 def of_process() -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -411,6 +412,20 @@ def test_another_installation_is_noticed(world: World, what: str, monkeypatch: p
     ELSEWHERE[what](monkeypatch)
     counts = world.process()
     assert counts["missed"] == 1 and counts["frames"] >= 1 and "loaded" not in counts
+
+
+def test_the_package_is_known_by_its_contents(tmp_path: Path) -> None:
+    """A cache that machines share serves all that have the same code: when and where it was installed is their own."""
+    digests = []
+    for place, text in (("one", "a = 1"), ("other", "a = 1"), ("edited", "a = 2")):
+        inner = tmp_path / place / "inner"
+        inner.mkdir(parents=True)
+        (inner / "code.py").write_text(text)
+        os.utime(inner / "code.py", (len(digests), len(digests)))
+        digests.append(key.contents_of(tmp_path / place))
+    (tmp_path / "other" / "inner" / "code.py").rename(tmp_path / "other" / "moved.py")
+    digests.append(key.contents_of(tmp_path / "other"))
+    assert digests[0] == digests[1] and len(set(digests)) == 3
 
 
 def test_variants_of_several_states_are_kept(world: World) -> None:
