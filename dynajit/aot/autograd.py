@@ -146,7 +146,9 @@ class _Halves:
             metadata.mutated_graph_handled_indices_seen_by_autograd = []
         if phase == "backward" and self.reach is not None:
             later = functools.partial(_compile_backward, self.compile_fn, self.context)
-            self.partial = PartialBackwardCache(graph, self.reach, later)
+            autocast = torch_compat.any_autocast_enabled()
+            self.partial = PartialBackwardCache(lambda: graph, self.reach, later, autocast)
+            self.partial.compile_usual()
             compiled: Callable[..., Any] = self.partial.of_all
         else:
             # backward may be compiled at its first run, inside of whatever the program captures then

@@ -3,9 +3,8 @@
 In:  the callable that the backend returned. Out: `to_data(compiled)`: JSON with the plan, or those of the forward and
      the backward graph, and the text of their kernels, whose libraries are in the artifact store; `from_data(data)`: a
      callable that does the same. `NotKept` for what has no such form: weights that were taken as constants, graphs in
-     torch's own wrapper, with more than two results to differentiate, on GPUs, or that run operator by operator. Where
-     a graph would have to run so after all, because inputs overlap or an index is refused, the callable raises, and
-     the frame is run again (`resume/rerun.py`).
+     torch's own wrapper, on GPUs, or that run operator by operator. Where a graph would have to run so after all,
+     because inputs overlap or an index is refused, the callable raises, and the frame is run again (`resume/rerun.py`).
 Also here, since `kept/` knows backends alone: the files, and the machine that kernels are for.
 """
 
@@ -24,6 +23,8 @@ import torch
 
 from dynajit import _C
 from dynajit.aot.training.double_backward import DoubleBackward
+from dynajit.aot.training.partial_backward import PartialBackwardCache
+from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.backends import kept_graph
 from dynajit.backends.registry import lookup_backend
 from dynajit.codegen.plan import Plan
@@ -69,23 +70,34 @@ def _to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, A
 
 def _training_to_data(compiled: _C.TrainingCall, name: kept_graph.Name) -> dict[str, Any]:
     forward, backward, *numbers, again, partial = compiled.made_of[:9]
-    if partial is not None and len(partial.reach.inputs) > _MAX_PARTIAL:
-        raise NotKept("several of its results have gradients")
     if again is not None and not isinstance(again, DoubleBackward):
         raise NotKept("its backward is differentiated in a way of the program's")
-    sets = [] if partial is None else itertools.product((0, 1), repeat=len(partial.reach.inputs))
-    backwards = [
-        [key.hex(), _backward_to_data(partial[key], name), sorted(partial.unneeded(key))]
-        for key in map(bytes, sets)
-        if any(key)
-    ]
+    halves: dict[str, Any] = {"forward": _to_data(forward, name), "backward": None, "backwards": [], "whole": None}
+    if partial is None:
+        halves["backward"] = _backward_to_data(backward, name)
+    else:
+        halves |= _backwards_to_data(partial, name)
     return {
-        "forward": _to_data(forward, name),
-        "backward": _backward_to_data(backward, name) if partial is None else None,
-        "backwards": backwards,
+        **halves,
         "numbers": [*numbers, *compiled.made_of[9:]],
         "again": None if again is None else kept_graph.to_data(again.forward, name),
     }
+
+
+def _backwards_to_data(partial: PartialBackwardCache, name: kept_graph.Name) -> dict[str, Any]:
+    """The backward graphs of some results. Those of two results are compiled for each alone; of more those that are
+    there, most often one, are kept, and the graph of all goes along, of which others are made."""
+    count = len(partial.reach.inputs)
+    few = count <= _MAX_PARTIAL
+    sets = map(bytes, itertools.product((0, 1), repeat=count)) if few else list(partial)
+    backwards = [
+        [key.hex(), _backward_to_data(partial[key], name), sorted(partial.unneeded(key))] for key in sets if any(key)
+    ]
+    whole = None
+    if not few:
+        graph = partial.graph()
+        whole = [kept_graph.to_data(graph.forward, name), kept_graph.values_to_data(graph.graph.nodes)]
+    return {"backwards": backwards, "whole": whole, "autocast": partial.autocast}
 
 
 def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name) -> dict[str, Any] | None:
@@ -133,28 +145,39 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
         return None if part is None else _from_data(part, overlapping, find)
 
     n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws = data["numbers"]
-    backwards = KeptBackwards({bytes.fromhex(key): made(part) for key, part, _ in data["backwards"]})
-    backwards.unneeded = {bytes.fromhex(key): frozenset(places) for key, _, places in data["backwards"]}
-    backward = made(data["backward"]) if data["backward"] is not None else backwards[max(backwards)]
+    backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None
+    backward = made(data["backward"]) if backwards is None else backwards[max(backwards)]
+    if data["whole"] is not None:
+        assert backwards is not None
+        backward = backwards.of_all
     again = None if data["again"] is None else DoubleBackward(kept_graph.KeptGraph(data["again"], find))
     watched = [(*row[:3], tuple(row[3])) for row in watched]
     halves: tuple[Any, Any] = made(data["forward"]), backward
     numbers = n_saved, n_checked, differentiable, wanted, layouts
-    return _C.TrainingCall(*halves, *numbers, again, backwards or None, reaches, uses_up, watched, draws)
+    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, uses_up, watched, draws)
 
 
-class KeptBackwards(dict[bytes, "Callable[..., Any] | None"]):
-    """The backward graphs for all the gradients that there may be, as `PartialBackwardCache` has them.
+def _backwards_of(
+    data: dict[str, Any],
+    made: Callable[[Any], Any],
+    find: kept_graph.Find,
+    wanted: Sequence[int],
+    reaches: Sequence[Sequence[bool]],
+) -> PartialBackwardCache:
+    """The backward graphs for the gradients that there may be; those that were not kept run operator by operator."""
+    inputs = tuple(frozenset(itertools.compress(wanted, row)) for row in reaches)
+    reach = BackwardReachability((), inputs, (), frozenset())
+    graph, values = (None, None) if data["whole"] is None else data["whole"]
+    whole = None if graph is None else kept_graph.KeptGraph(graph, find)
 
-    Attributes:
-        unneeded: for each, the parameters that it makes no use of.
-    """
+    def graph_of_all() -> torch.fx.GraphModule:
+        assert whole is not None, "of two results the backward graphs are all kept"
+        return whole.module(values)
 
-    unneeded: dict[bytes, frozenset[int]]
-
-    def needs(self, defined: bytes, place: int) -> bool:
-        """Whether the backward of these gradients makes use of its parameter number `place`."""
-        return place not in self.unneeded[defined]
+    backwards = PartialBackwardCache(graph_of_all, reach, lambda graph: graph.forward, data["autocast"])
+    for key, part, unneeded in data["backwards"]:
+        backwards.put(bytes.fromhex(key), made(part), unneeded)
+    return backwards
 
 
 def is_flat(compiled: Callable[..., Any]) -> bool:

@@ -377,12 +377,18 @@ def found_at(module: str, qualname: str, fits: Callable[[Any], bool]) -> list[st
     return None
 
 
+_SAY_THEIR_NAME = (
+    *(type, types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper),
+    *(*_DESCRIPTORS, *_OPERATORS),
+)
+
+
 def _own_name(obj: Any) -> tuple[str, str]:
     """The module and the qualified name that an object says that it has; nothing is asked of the program's objects."""
     kind = type(obj)
     if issubclass(kind, enum.Enum):
         return kind.__module__, f"{kind.__qualname__}.{obj.name}"
-    if not issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType, *_DESCRIPTORS, *_OPERATORS)):
+    if not issubclass(kind, _SAY_THEIR_NAME):
         return "", ""
     owner: Any = None if issubclass(kind, type) else getattr(obj, "__objclass__", getattr(obj, "__self__", None))
     if issubclass(type(owner), type):

@@ -254,6 +254,8 @@ class Sizes(nn.Module):
 TRAINING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "training": lambda: (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5)), x.clone()),
     "two results": lambda: (two_results, x.clone()),
+    "three results, each by itself": lambda: (lambda a: (a.sin() * a, a.exp() + a.cos(), a.tanh()), x.clone()),
+    "four results": lambda: (Heads(), x.clone()),
     "a trained slice": lambda: (lambda a: a[..., :3].exp() * a[..., None, 3:].sum(-1), x.clone()),
     "a trained table": lambda: (Table(1, 3, 1), x.clone()),
     "a trained table with a bad index": lambda: (Table(1, 99), x.clone()),
@@ -300,7 +302,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def training_step(model: Any, x: Any, times: int = 1) -> Any:
-    """The results and the gradients, of one result alone, and those that `create_graph` gives."""
+    """The results and the gradients, of each result alone, and those that `create_graph` gives."""
     with torch.enable_grad():
         x = x.clone().requires_grad_()
         found = model(x)
@@ -310,12 +312,25 @@ def training_step(model: Any, x: Any, times: int = 1) -> Any:
         first = torch.autograd.grad(loss, wanted, create_graph=times > 1, retain_graph=True)
         if times > 1:
             return torch.autograd.grad(sum((part * part).sum() for part in first), wanted, allow_unused=True)
-        return found, first, torch.autograd.grad(results[-1].mean(), wanted, allow_unused=True)
+        alone = [torch.autograd.grad(r.mean(), wanted, allow_unused=True, retain_graph=True) for r in results]
+        return found, first, alone
 
 
 def two_results(x: Any) -> Any:
     y = x.sin() * 2
     return y, (y * x).exp()
+
+
+class Heads(nn.Module):
+    """Four results, of which the last is computed from two of them; one has an infinite derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x: Any) -> Any:
+        a, b = self.first(x), self.second(x.sin())
+        return a, b, (x - x.detach()).abs().sqrt(), (a * b).tanh() + a
 
 
 def shown(value: Any) -> Any:

@@ -10,13 +10,13 @@ not going there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit import _C, torch_compat
+from dynajit import _C
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.rewrite import Copy, same_numbers
 from dynajit.aot.runtime_wrappers import without_autocast
@@ -31,24 +31,39 @@ class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
     """The compiled backward graphs of one graph, for the gradients that there may be: by a byte for each, 0 where there
     is none, a backward that takes the others. None: it has to be the one of all. Each is compiled when asked for.
 
-    Compiled from the start is what most backward passes take: the one from results that no other was computed from.
+    Attributes:
+        graph: gives the backward graph of all results.
+        reach: what is asked of it: which inputs each result is computed from, and where most backward passes start.
+        autocast: whether autocast was on where the graph was traced.
     """
 
     def __init__(
-        self, graph: GraphModule, reach: BackwardReachability, compile: Callable[[GraphModule], Callable[..., Any]]
+        self,
+        graph: Callable[[], GraphModule],
+        reach: BackwardReachability,
+        compile: Callable[[GraphModule], Callable[..., Any]],
+        autocast: bool,
     ) -> None:
         super().__init__()
+        self.graph = graph
         self.reach = reach
-        self._graph = graph
+        self.autocast = autocast
         self._compile = compile
-        self._autocast = torch_compat.any_autocast_enabled()
         self._unneeded: dict[bytes, frozenset[int]] = {}
-        if self[bytes(number in reach.ends for number in range(len(reach.inputs)))] is None:
-            self[self._all]
 
     @property
     def _all(self) -> bytes:
         return b"\1" * len(self.reach.inputs)
+
+    def compile_usual(self) -> None:
+        """Compile what most backward passes take: the one from results that no other was computed from."""
+        if self[bytes(number in self.reach.ends for number in range(len(self.reach.inputs)))] is None:
+            self[self._all]
+
+    def put(self, defined: bytes, compiled: Callable[..., Any] | None, unneeded: Iterable[int]) -> None:
+        """Have the backward of these gradients, which makes no use of the parameters `unneeded`."""
+        self._unneeded[defined] = frozenset(unneeded)
+        self[defined] = compiled
 
     def of_all(self, *arguments: Any) -> Any:
         """The backward of all results, for torch's own wrapper."""
@@ -70,12 +85,13 @@ class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
     def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
         with one_at_a_time:
             if defined not in self:  # else another thread was faster
+                whole = self.graph()
                 reached = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
                 wanted = frozenset().union(*reached)
-                graph = self._graph if all(defined) else partial_backward(self._graph, defined, wanted)
+                graph = whole if all(defined) else partial_backward(whole, defined, wanted)
                 parameters = graph.graph.find_nodes(op="placeholder") if graph is not None else []
-                self._unneeded[defined] = frozenset(at for at, node in enumerate(parameters) if not node.users)
-                self[defined] = None if graph is None else without_autocast(self._compile(graph), self._autocast)
+                compiled = None if graph is None else without_autocast(self._compile(graph), self.autocast)
+                self.put(defined, compiled, [at for at, node in enumerate(parameters) if not node.users])
             return self[defined]
 
 
