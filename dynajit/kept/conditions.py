@@ -24,6 +24,7 @@ from dynajit.guards.source import Environment, Source, Unreachable
 from dynajit.kept.describe import HEAP_TYPE, Data, Describer, constant, constant_of
 from dynajit.report.shown import short
 from dynajit.values.containers.set_history import has_members
+from dynajit.values.effects.loggers import only_prints, tells, told_by
 
 _OWN = "dynajit."
 _BY_CONSTANTS = frozenset(
@@ -104,12 +105,12 @@ class Writer:
         compares."""
         source = None if guard.source is None else self.source(guard.source)
         try:
-            params = self._params(guard.kind, guard.params)
+            params = self._params(guard.kind, guard.params, guard.source)
         except NotKept as why:
             raise NotKept(f"{guard.describe()}: {why}") from None
         return [len(self.rows), guard.kind, source, *params]
 
-    def _params(self, kind: str, params: tuple[Any, ...]) -> list[Data]:
+    def _params(self, kind: str, params: tuple[Any, ...], where: Source | None) -> list[Data]:
         if kind in _BY_IDENTITY:
             held: Held = params[0]
             if held.is_gone():
@@ -131,6 +132,10 @@ class Writer:
             return [tree_to_data(tree), list(names), [self.source(other) for other in others], note]
         if kind == "PREDICATE" and type(params[0]) is functools.partial and not params[0].keywords:
             predicate, text = params
+            if predicate.func is tells:
+                if not isinstance(where, sources.ConstSource) or not all(map(only_prints, told_by(where.obj))):
+                    raise NotKept("handlers or filters of the program's are told")
+                return ["told", text]
             kind_of_set, members = predicate.args[:2] if predicate.func is has_members else (None, ())
             if not all(type(member) is int for member in members):
                 # the order is another one in each process: it was not relied on, or the trace were not kept
@@ -168,6 +173,7 @@ class Reader:
         self._groups: dict[int, int] = {}
         self._group_of: dict[int, int] = {}
         self._checked: set[tuple[int, int]] = set()
+        self._apart: set[int] = set()  # objects that nothing else may lead to
 
     def read(self) -> GuardSet:
         """The guards on this process's objects. What was assumed holds, and so does what guards know by identity.
@@ -183,6 +189,8 @@ class Reader:
             guards.add(self._guard(*row))
         for source in rows[len(self.sources) :]:
             self._source(*source)
+        if any(id(obj) in self._apart and obj is not None for obj in self.objects):
+            raise NotKept("what a logger tells of its records is looked at")
         for row in (*self.data["classes"], *self.data["codes"]):
             self.describer.find(row)
         for module, parts, wanted in self.data["members"]:
@@ -239,6 +247,8 @@ class Reader:
         if kind == "RELATION":
             tree, names, others, note = data
             return tree_of(tree), names, [self.sources[other] for other in others], note
+        if kind == "PREDICATE" and data[0] == "told":
+            return functools.partial(tells, tuple(map(id, self._told(obj, source)))), data[1]
         if kind == "PREDICATE" and data[0] == "set":
             return self._members(obj, source, data[1], data[2]), data[3]
         if kind == "PREDICATE":
@@ -265,6 +275,14 @@ class Reader:
             raise NotKept(f"{source.name()} has other members")
         return functools.partial(has_members, kind, members, obj.__sizeof__())
 
+    def _told(self, obj: Any, source: Source) -> list[Any]:
+        """Those that are told of a logger's records; here, too, they have nothing to do with what was traced."""
+        told = told_by(obj)
+        if not all(map(only_prints, told)):
+            raise NotKept(f"{source.name()} has handlers or filters of the program's")
+        self._apart.update(map(id, [*told, *(each.formatter for each in told), *map(_stream, told)]))
+        return told
+
     def _tensor(
         self, obj: Any, source: Source, fact: int, rest: Data, sizes: list[int | None], strides: list[int | None] | None
     ) -> _C.TensorSpec:
@@ -278,6 +296,10 @@ class Reader:
         if found != [rest, sizes, strides] or not spec.check(obj):
             raise NotKept(f"{source.name()} is a tensor of another kind")
         return spec
+
+
+def _stream(handler: Any) -> Any:
+    return getattr(handler, "stream", None)
 
 
 def _code_of(obj: Any) -> Any:

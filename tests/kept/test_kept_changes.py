@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import logging
 import os
 import shutil
 import sys
@@ -484,6 +485,37 @@ def test_what_became_a_property_is_not_asked_for_the_comparison(tmp_path: Path) 
         finally:
             del Holder.number  # type: ignore[attr-defined]
     assert asked == [1] and result.tolist() == [3.0, 3.0]
+
+
+LOGGER = logging.getLogger("dynajit_kept")
+
+
+class Collects(logging.StreamHandler):  # type: ignore[type-arg]
+    """A handler of the program's: what it keeps may be anything."""
+
+
+def logs(x: Any, handler: Any) -> Any:
+    LOGGER.warning("called")
+    return x * 2, handler.level
+
+
+@pytest.mark.parametrize(("kind", "loaded"), [(logging.StreamHandler, 1), (Collects, 0)])
+def test_who_is_told_of_records_is_found_anew(tmp_path: Path, kind: Any, loaded: int) -> None:
+    """Handlers have other addresses in each process. Those that print are as good as others; not where the program
+    looks at one."""
+    unused = logging.NullHandler()
+    with dynajit.config.patch(cache_dir=str(tmp_path), keep_variants=True), open(tmp_path / "log", "w") as file:
+        for _ in range(2):
+            dynajit.reset()
+            LOGGER.handlers[:], LOGGER.propagate = [kind(file)], False
+            assert dynajit.compile(logs)(torch.ones(2), unused)[0].tolist() == [2.0, 2.0]
+        assert dynajit.counters["kept"]["loaded"] == loaded
+        dynajit.reset()
+        dynajit.counters.clear()
+        LOGGER.handlers[:] = [unused]
+        assert dynajit.compile(logs)(torch.ones(2), unused)[1] == 0
+        assert dynajit.counters["kept"]["loaded"] == 0
+    assert (tmp_path / "log").read_text() == "called\n" * 2
 
 
 def ordered(x: Any, table: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import logging
 import re
 import types
@@ -40,6 +41,9 @@ _CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?([srdeEfFgG])")
 _MAX_INT = 1 << 62  # an int that is a float as well
 _MAX_REACHED = 1000
 _NOT_FOLLOWED = (type, types.ModuleType, logging.Logger, logging.LoggerAdapter, logging.Manager, logging.LogRecord)
+# handlers that keep nothing but what they write to, and their attributes
+_PRINTERS = (logging.StreamHandler, logging.NullHandler, type(logging.lastResort))
+_OF_PRINTERS = frozenset(vars(logging.StreamHandler()))
 _LOGGERS = (logging.Logger, logging.LoggerAdapter)
 
 
@@ -157,13 +161,13 @@ def _reached_by_records(tx: Tracer, logger: Value | None) -> dict[int, Any]:
         real = real.logger
     if not isinstance(real, logging.Logger):
         return {}
-    told = _told(real)
+    told = told_by(real)
     source = ConstSource(real, f"logger {real.name}")
-    tx.guard(source, "PREDICATE", functools.partial(_tells, tuple(map(id, told))), "has the handlers it had")
+    tx.guard(source, "PREDICATE", functools.partial(tells, tuple(map(id, told))), "has the handlers it had")
     return {id(obj): obj for obj in _reach(told)}
 
 
-def _told(logger: logging.Logger) -> list[Any]:
+def told_by(logger: logging.Logger) -> list[Any]:
     """The handlers and filters on the way of a logger's records."""
     found: list[Any] = []
     current: logging.Logger | None = logger
@@ -173,8 +177,23 @@ def _told(logger: logging.Logger) -> list[Any]:
     return found
 
 
-def _tells(expected: tuple[int, ...], logger: logging.Logger) -> bool:
-    return tuple(map(id, _told(logger))) == expected
+def tells(expected: tuple[int, ...], logger: logging.Logger) -> bool:
+    """Whether those that are told of a logger's records are these, by id."""
+    return tuple(map(id, told_by(logger))) == expected
+
+
+def only_prints(told: Any) -> bool:
+    """Whether it is a handler of Python's library that writes records to a file as they are, and keeps nothing."""
+    stream, formatter = getattr(told, "stream", None), getattr(told, "formatter", None)
+    own = getattr(getattr(told, "flush", None), "__self__", None)  # a library may put the stream's there
+    return (
+        type(told) in _PRINTERS
+        and not told.filters
+        and (stream is None or type(stream) is io.TextIOWrapper)
+        and (formatter is None or type(formatter) is logging.Formatter)
+        and (own is told or own is stream)
+        and vars(told).keys() - {"flush"} <= _OF_PRINTERS
+    )
 
 
 def _reach(roots: list[Any]) -> Iterator[Any]:
