@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import tempfile
 import types
 import warnings
@@ -26,6 +27,7 @@ ORIGINAL = testing.assert_same
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 TAKES = ("dynamic", "fullgraph")
 counts = collections.Counter[str]()
+captured_again: list[str] = []
 
 
 def assert_same(
@@ -54,7 +56,8 @@ def assert_same(
             dynajit.counters.clear()
             _compared(calls, chosen)
         counts["taken"] += dynajit.counters["kept"]["loaded"]
-        counts["captured again"] += dynajit.counters["kept"]["written"]
+        if dynajit.counters["kept"]["written"]:
+            captured_again.append(os.environ.get("PYTEST_CURRENT_TEST", ""))
         assert not dynajit.counters["internal_errors"]
     dynajit.reset()
     return report
@@ -88,4 +91,6 @@ testing.assert_same = assert_same
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was kept."""
-    terminalreporter.write_line(f"kept variants: {dict(counts)}")
+    terminalreporter.write_line(f"kept variants: {dict(counts)}; captured again in {len(captured_again)} programs")
+    for name in captured_again:
+        terminalreporter.write_line(f"    {name}")
