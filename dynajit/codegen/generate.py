@@ -262,7 +262,9 @@ class _Planner:
         if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.version_exempt:
             target = copy_uncounted
         args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (Value, NameRef))
-        self.steps.append(ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases))
+        holds = tuple(map(self._buffer, extern.holds))
+        step = ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases, holds=holds)
+        self.steps.append(step)
         self._sizes(extern.origins)
 
     def _name(self, value: Value) -> str:

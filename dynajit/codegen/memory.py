@@ -203,6 +203,7 @@ def names_in(step: Step) -> Iterator[str]:
     elif isinstance(step, ExternStep):
         yield from (ref.name for ref in refs_in((step.args, step.kwargs)))
         yield from (name for name in step.outputs if name)
+        yield from step.holds
 
 
 def refs_in(tree: Any) -> Iterator[BufferRef]:

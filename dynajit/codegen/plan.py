@@ -109,8 +109,9 @@ class ExternStep:
     """Call `target(*args, **kwargs)`; `BufferRef`s anywhere in the arguments stand for tensors.
 
     `outputs` names the results: one name if `single`, else one for each element of the returned tuple, None for
-    those that are not kept. `aliases`: a result may share memory with an argument. Results that are no tensors are
-    kept under their name all the same and have no `Buffer`.
+    those that are not kept. `aliases`: a result may share memory with an argument. `holds`: buffers that are read until
+    then, by what was started before. Results that are no tensors are kept under their name all the same and have no
+    `Buffer`.
     """
 
     target: Callable[..., Any]
@@ -120,6 +121,7 @@ class ExternStep:
     single: bool = True
     check: bool = True
     aliases: bool = False
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,7 @@ class _Fusion:
                     or item.mutates
                     or item.barrier
                     or item.keep_order
+                    or item.holds  # which is read until the wait
                     or any(isinstance(r, str) for r in item.results)
                 ):
                     live.append(item)

@@ -16,6 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dynajit
 from dynajit.aot import pipeline
 from dynajit.aot.passes.collectives import start_early_wait_late
+from dynajit.codegen.generate import generate
+from dynajit.codegen.memory import refs_in
+from dynajit.codegen.plan import ExternStep, FreeStep
 from dynajit.loopir.lower_graph import forget, lower
 from dynajit.loopir.nodes import Extern
 from dynajit.op_facts import facts, is_wait
@@ -106,6 +109,22 @@ def test_what_is_sent_is_not_written_before_the_wait(group: str, held: bool) -> 
         assert (sent in targets) != held
     finally:
         forget()
+
+
+def test_what_is_sent_keeps_its_memory_until_the_wait(group: str) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        started = ops.all_gather_into_tensor(x.sin(), 2, group)
+        other = aten.mm.default(x.exp(), x)
+        ops.wait_tensor(ops.all_reduce(x.cos(), "sum", group))  # which nobody reads
+        return ops.wait_tensor(started), other
+
+    x = torch.randn(64, 64)
+    plan = generate(make_fx(fn, tracing_mode="fake")(x), [x], "test")
+    calls = {str(step.target): at for at, step in enumerate(plan.steps) if isinstance(step, ExternStep)}
+    waits = [at for at, step in enumerate(plan.steps) if isinstance(step, ExternStep) and is_wait(step.target)]
+    (sent,) = (ref.name for ref in refs_in(plan.steps[calls["_c10d_functional.all_gather_into_tensor.default"]].args))
+    gone = [at for at, step in enumerate(plan.steps) if isinstance(step, FreeStep) and sent in step.buffers]
+    assert len(waits) == 2 and gone > waits[-1:]
 
 
 @pytest.mark.parametrize(("form", "expected"), [("tensor", ([0], [2])), ("sequence", ([0, 0], [0, 2]))])
