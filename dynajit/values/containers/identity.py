@@ -8,6 +8,7 @@ distinct now may be one object at the next call, and the other way round.
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_nan
@@ -51,10 +52,9 @@ def object_key(tx: Tracer, value: Value, kind: type[ObjectKey] = ObjectKey) -> O
     pin = getattr(value, "pin", None)
     if pin is not None:
         pin()
-    for part in ("real_function", "obj"):
-        real = getattr(value, part, None)
-        if real is not None:
-            return kind(tx, value, id(real))  # guarded as this very object
+    real = _guarded_object(value)
+    if real is not None:
+        return kind(tx, value, id(real))
     if isinstance(value, ConstVal):
         return kind(tx, value, 0)  # whether equal ones are one object is known when they are compared
     if value.source is None:
@@ -64,6 +64,12 @@ def object_key(tx: Tracer, value: Value, kind: type[ObjectKey] = ObjectKey) -> O
         entry = value, _address(value) if len(tx.keyed) >= MAX_COMPARED else 0
         tx.journal.set_item(tx.keyed, id(value), entry)
     return kind(tx, value, entry[1])
+
+
+def _guarded_object(value: Value) -> Any:
+    """The real object, where the value is guarded as this very one."""
+    real = getattr(value, "real_function", None)
+    return real if real is not None else getattr(value, "obj", None)
 
 
 def _address(value: Value) -> int:
@@ -80,6 +86,9 @@ def identical(tx: Tracer, left: Value, right: Value) -> bool:
         if is_nan(left.value) and is_nan(right.value):
             return tx.same_object(left, right)
         return left.value is right.value
+    real = _guarded_object(left)
+    if real is not None and real is _guarded_object(right):  # reached in two ways
+        return True
     if left.py_type() not in _REFLEXIVE:
         tx.guard_distinct(left, right)  # were they one, nobody would compare them
     return False

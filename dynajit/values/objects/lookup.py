@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
+import torch
 
 from dynajit import _C
 from dynajit.bytecode.return_action import READ
@@ -30,6 +31,8 @@ MISSING: Any = object()
 _TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
 # what Cython makes of functions and methods
 CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
+#: what pybind11 makes of a C++ method
+_INSTANCE_METHOD = type(torch._C.Graph.__dict__["str"])
 _C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -163,6 +166,9 @@ def bind(
         return cached if owner is None else MethodVal(owner, cached)
     if owner is not None and isinstance(found, functools.cached_property):
         return _bind_cached_property(tx, owner, found, source)
+    if isinstance(found, _INSTANCE_METHOD):
+        inner = tx.wrap(found.__func__, AttrSource(source, "__func__"))
+        return inner if owner is None else MethodVal(owner, inner)
     if isinstance(found, property):
         return _bind_property(tx, owner, name, found, source)
     if owner is not None and isinstance(found, NAMED_ITEM):

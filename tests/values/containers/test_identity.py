@@ -11,6 +11,7 @@ import functools
 import itertools
 import operator
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -317,3 +318,23 @@ def test_gradients_through_what_was_computed_outside_and_with_hooks(backend: str
                 p.register_hook(lambda grad: grad * 2)
             found.append(outcome(fn, p, q))
         assert found[0] == found[1]
+
+
+def test_a_function_that_is_reached_in_two_ways() -> None:
+    """A module's function by the module and by its own global, in a list of the module's."""
+    collective = pytest.importorskip("torch.distributed.distributed_c10d")
+    if not hasattr(collective, "_check_op"):
+        pytest.skip("torch without distributed")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        collective._check_op(torch.distributed.isend)
+        collective._check_op(torch.distributed.irecv)
+        return x + 1
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(f, backend=counter, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a guard that fails on what it was made from warns
+        for _ in range(2):
+            assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert counter.frame_count == 1
