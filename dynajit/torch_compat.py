@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -109,6 +109,21 @@ def group_store() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.distributed_c10d._get_default_store()
+
+
+@contextlib.contextmanager
+def never_merged(packets: Sequence[Any]) -> Iterator[None]:
+    """Inside, torch's partitioner does not take two equal calls of these operators for one, as it does not of those
+    that draw."""
+    import torch._functorch.compile_utils as compile_utils
+
+    repeated: list[Any] = compile_utils.rand_ops
+    repeated.extend(packets)
+    try:
+        yield
+    finally:  # another thread may have added the same ones
+        for packet in packets:
+            repeated.remove(packet)
 
 
 @contextlib.contextmanager
