@@ -41,7 +41,7 @@ _DRAWING: frozenset[Any] = frozenset(
 )
 # The modules of torch whose functions in Python compute of their arguments what they give, and do nothing else.
 _COMPUTING = frozenset({"torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._lowrank"})
-_COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+_COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd", "dynajit_c10d"})
 # Arguments that say how much is dropped, and whether anything is. `p` is also a distribution's parameter.
 _RATES = frozenset({"dropout", "dropout_p"})
 _TRAINS = frozenset({"train", "training"})

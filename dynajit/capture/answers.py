@@ -14,14 +14,27 @@ import types
 from collections.abc import Sequence
 
 from dynajit.interp.frame import SymFrame
+from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
+from dynajit.values.tensors.point_to_point import left_unwaited
 
 _RAISING = (breaks.RAISES, breaks.OP_RAISES)
 
 
 class Retrace(Exception):
     """This trace is dropped for one with another answer."""
+
+
+def wait_inside(tx: Interpreter) -> None:
+    """Where this trace leaves something sent or received that it does not wait for, the next one ends at the call.
+
+    Raises:
+        Retrace: another trace is to be made.
+    """
+    if not tx.seen.handles_outlive_graphs and left_unwaited(tx.graph.graph):
+        tx.seen.handles_outlive_graphs = True
+        raise Retrace
 
 
 class Answers:

@@ -25,7 +25,7 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, rules, stance, unfit
-from dynajit.capture.answers import Answers, Retrace
+from dynajit.capture.answers import Answers, Retrace, wait_inside
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.capture.variants import (
@@ -374,10 +374,12 @@ class FrameCapture:
                 if stop.at is not None:
                     stop.at.restore(tx)
                     tx.broken_frames = stop.at.frames
+                wait_inside(tx)
                 if tx.asked_compiling:
                     self.answers.broken(stop, tx.broken_frames or [frame])
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
+        wait_inside(tx)
         if not tx.can_stop_here():
             self.record.skipped = "it leaves a context open that only it can close"
             return None

@@ -63,6 +63,8 @@ class Seen:
         self.counters: set[Source] = set()
         #: whether lines that set a tensor's data were found to change what backward reads in the graph around them
         self.data_ends_graphs = False
+        #: whether a handle of what is sent or received was found to be waited for after the graph
+        self.handles_outlive_graphs = False
 
     def expect(self, source: Source) -> None:
         """The number there is going to vary: a loop's counter, or what was symbolic before a break."""

@@ -31,7 +31,7 @@ from dynajit.values.core.registry import Model
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.polyfills.func_transforms import no_context
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors import collectives, dtensors
+from dynajit.values.tensors import collectives, dtensors, point_to_point
 
 # module prefix → why its Python functions are not traced
 SKIPPED_MODULES: dict[str, str] = {
@@ -153,6 +153,13 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.ismodule",
         "inspect.isroutine",
         "os.getenv",
+        "torch.distributed.distributed_c10d.P2POp.__init__",
+        "torch.distributed.distributed_c10d.P2POp.__new__",
+        "torch.distributed.distributed_c10d._canonicalize_group_rank",
+        "torch.distributed.distributed_c10d._check_op",
+        "torch.distributed.distributed_c10d._check_single_tensor",
+        "torch.distributed.distributed_c10d._get_default_group",
+        "torch.distributed.distributed_c10d._group_or_default_group",
         "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
         "torch.autograd.graph.disable_saved_tensors_hooks",
         "torch.autograd.graph.save_on_cpu.__init__",
@@ -308,7 +315,7 @@ def named_model(function: types.FunctionType) -> Model | None:
         return _mark_static
     if function.__module__ == "torch.fx.traceback" and function.__name__ == "annotate":
         return _annotate
-    return dtensors.model_of(function) or collectives.model_of(function)
+    return dtensors.model_of(function) or collectives.model_of(function) or point_to_point.model_of(function)
 
 
 def _is_compiling(tx: Tracer) -> Value:

@@ -45,20 +45,20 @@ _FUNCTIONS = frozenset(
         "reduce_scatter_tensor_autograd",
     }
 )
-_C10D = "torch.distributed.distributed_c10d"
+C10D = "torch.distributed.distributed_c10d"
 
 
 def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
     """The model of a function of torch.distributed, if it has one."""
-    if function.__module__ == _C10D and function.__name__ in _ASKED:
+    if function.__module__ == C10D and function.__name__ in _ASKED:
         return functools.partial(_ask, function)
-    if function.__module__ == _C10D and function.__name__ in _WRITING:
+    if function.__module__ == C10D and function.__name__ in _WRITING:
         return functools.partial(_write, function)
     if function.__module__ == _MESH and function.__qualname__ in _OF_MESH:
         return functools.partial(_of_mesh, function)
     if function.__module__ == MODULE and function.__name__ in _FUNCTIONS:
         return functools.partial(_collective, function)
-    if function.__module__ == _C10D and function.__qualname__ == "_WorldMeta.WORLD":
+    if function.__module__ == C10D and function.__qualname__ == "_WorldMeta.WORLD":
         return _world
     return None
 
@@ -88,7 +88,7 @@ _MESH = "torch.distributed.device_mesh"
 
 def _ask(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     call = functools.partial(
-        function, *(_real(tx, arg) for arg in args), **{n: _real(tx, v) for n, v in kwargs.items()}
+        function, *(real_of(tx, arg) for arg in args), **{n: real_of(tx, v) for n, v in kwargs.items()}
     )
     try:
         found = call()
@@ -104,8 +104,8 @@ def _says(call: Callable[[], Any], expected: object, found: Any) -> bool:
 
 
 def _of_mesh(function: types.FunctionType, tx: Tracer, mesh: Value, *args: Value, **kwargs: Value) -> Value:
-    given = tuple(_real(tx, arg) for arg in (mesh, *args))
-    named = {name: _real(tx, value) for name, value in kwargs.items()}
+    given = tuple(real_of(tx, arg) for arg in (mesh, *args))
+    named = {name: real_of(tx, value) for name, value in kwargs.items()}
     try:
         found = function(*given, **named)
     except (KeyError, RuntimeError) as error:
@@ -151,10 +151,12 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     importlib.import_module(MODULE)  # the operators' fakes
     given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     call = _WRITING[function.__name__]
-    group = _group_of(tx, function, given)
+    group = group_of(tx, function, given)
     parts = given[call.writes]
     out = tx.unpack(parts) if function.__name__ == "all_gather" else [parts]
-    sent = _sent(tx, function, given[call.reads], out)
+    if not out:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} into no tensors")
+    sent = sent_by(tx, function, given[call.reads], out)
     more = _more(tx, function, given, group)
     ops = torch.ops._c10d_functional
     with torch.no_grad():
@@ -166,11 +168,11 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     warn = getattr(function, "__deprecated__", None)
     if warn is not None:
         warns_through(tx, _warns(function.__name__, warn), warn, FutureWarning)
-    asynchronous = "async_op" in given and bool(_real(tx, given["async_op"]))
+    asynchronous = "async_op" in given and bool(real_of(tx, given["async_op"]))
     return WorkVal(out) if asynchronous else ConstVal(None)
 
 
-def _group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Any:
+def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Any:
     """The group of processes, of which this one has to be."""
     distributed = sys.modules["torch.distributed"]
     group = given.get("group", ConstVal(None))
@@ -178,23 +180,23 @@ def _group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value])
         group = _world(tx, tx.from_real(distributed.group))
     real = getattr(group, "real_object", None)
     if not isinstance(real, distributed.ProcessGroup) or distributed.get_rank(real) < 0:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} in what is no group of this process's")
-    return _real(tx, group)
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in what is no group of this process's")
+    return real_of(tx, group)
 
 
-def _named(function: types.FunctionType) -> str:
+def name_of_call(function: types.FunctionType) -> str:
     return f"torch.distributed.{function.__name__}()"
 
 
-def _sent(tx: Tracer, function: types.FunctionType, sent: Value, out: Sequence[Value]) -> Value:
+def sent_by(tx: Tracer, function: types.FunctionType, sent: Value, out: Sequence[Value]) -> Value:
     """What is sent, if all tensors are such that just their elements, in their order, are read and written."""
     for each in (sent, *out):
-        if not isinstance(each, TensorVal) or not each.fake.is_contiguous() or each.fake.is_complex() or not out:
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} of what is not contiguous, or complex")
+        if not isinstance(each, TensorVal) or not each.fake.is_contiguous() or each.fake.is_complex():
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} of what is not contiguous, or complex")
         if (each.fake.dtype, each.fake.device) != (sent.fake.dtype, sent.fake.device):
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} between dtypes or devices")
-        if each.fake.requires_grad and torch.is_grad_enabled():  # autograd warns in backward, or raises
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} of a tensor that requires grad")
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} between dtypes or devices")
+        if each.fake.requires_grad and torch.is_grad_enabled() and out:  # autograd warns in backward, or raises
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} of a tensor that requires grad")
     return tx.torch_op("call_method", "detach", [sent], {}) if sent.fake.requires_grad else sent
 
 
@@ -204,8 +206,8 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
     if name == "broadcast":
         place = given.get("group_src") or given.get("src")
         if place is None or ("group_src" in given and "src" in given):
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} without a source, or with two")
-        source = _real(tx, place)
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} without a source, or with two")
+        source = real_of(tx, place)
         distributed = sys.modules["torch.distributed"]
         return [ConstVal(source if "group_src" in given else distributed.get_group_rank(group, source))]
     if name == "all_to_all_single":
@@ -217,18 +219,18 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
             elif rows % size == 0:
                 found.append(tx.new_list([tx.from_real(rows // size)] * size))
             else:
-                raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} of rows that are not divided equally")
+                raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of rows that are not divided equally")
         return found
     if name == "all_gather_into_tensor":
         return [ConstVal(size)]
     functional, distributed = sys.modules[MODULE], sys.modules["torch.distributed"]
     op = _operation(given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
     if op is None:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} with an operation that has no functional form")
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with an operation that has no functional form")
     if name == "all_reduce":
         return [op]
     if not given["input"].fake.dim() or given["input"].fake.shape[0] % size:
-        raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} of what is not divided equally")
+        raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of what is not divided equally")
     return [op, ConstVal(size)]
 
 
@@ -240,7 +242,7 @@ def _receive(tx: Tracer, function: types.FunctionType, found: Value, sent: Value
         size = tx.new_tuple([tx.from_real(len(out)), *map(tx.from_real, shape)], torch.Size)
         parts = tx.unpack(tx.torch_op("call_method", "view", [found, size], {}))
     if len(parts) != len(out) or any(each.fake.shape != shape for each in out):
-        raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} into what has another shape")
+        raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} into what has another shape")
     for each, part in zip(out, parts, strict=True):
         tx.torch_op("call_method", "copy_", [each, part], {})
 
@@ -281,10 +283,10 @@ class WorkVal(Value):
 
     def rebuild(self, out: Any) -> None:
         out.done.add(id(self))
-        out.call_const(_finished, lambda: [out.push(tensor) for tensor in self.tensors], len(self.tensors))
+        out.call_const(finished_work, lambda: [out.push(tensor) for tensor in self.tensors], len(self.tensors))
 
 
-def _finished(*tensors: torch.Tensor) -> Any:
+def finished_work(*tensors: torch.Tensor) -> Any:
     """In generated code: the handle of a collective whose result is there."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(list(tensors))
@@ -303,12 +305,12 @@ def _name_of(tx: Tracer, group: Value) -> str:
     if group.is_const() and type(group.const()) is str:
         return str(group.const())
     parts = group.values(tx) if isinstance(group, TupleVal) else [group]
-    real = [_real(tx, part) for part in parts]
+    real = [real_of(tx, part) for part in parts]
     name = importlib.import_module(MODULE)._resolve_group_name(tuple(real) if isinstance(group, TupleVal) else real[0])
     return str(name)
 
 
-def _real(tx: Tracer, value: Value) -> Any:
+def real_of(tx: Tracer, value: Value) -> Any:
     if value.is_const():
         return value.const()
     if not isinstance(value, ObjVal) or value.real_object is None or value.source is None:

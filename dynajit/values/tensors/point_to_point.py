@@ -1,0 +1,157 @@
+"""Models of what one process sends to another: `send`, `recv`, `isend`, `irecv`, `batch_isend_irecv`.
+
+In: the functions' arguments. Out: two nodes, the start where the call is and the wait where the program waits, for a
+process may wait for what it gets only after it has sent what the other one waits for. A handle that a graph would have
+to hand over before its `wait` ends the graph at the call: `left_unwaited` finds it when the trace is there, and the
+next trace knows. Of groups of gloo's on the CPU alone: others join what is sent as a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.graph.collective import MODULE
+from dynajit.graph.point_to_point import START_RECEIVE, START_SEND
+from dynajit.op_facts import is_wait
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import ListVal
+from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors.collectives import C10D, finished_work, group_of, name_of_call, real_of, sent_by
+from dynajit.values.tensors.tensor import TensorVal
+
+_FUNCTIONS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+
+def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
+    """The model of a function of torch.distributed, if it has one."""
+    if function.__module__ != C10D:
+        return None
+    if function.__name__ in _FUNCTIONS:
+        return functools.partial(_exchange, function)
+    return functools.partial(_batch, function) if function.__name__ == "batch_isend_irecv" else None
+
+
+def left_unwaited(graph: torch.fx.Graph) -> bool:
+    """Whether something is sent or received that this graph does not wait for."""
+    return any(
+        node.target in (START_SEND, START_RECEIVE) and not any(is_wait(user.target) for user in node.users)
+        for node in graph.nodes
+    )
+
+
+def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    importlib.import_module(MODULE)  # the fake of the operator that waits
+    given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    blocking, sends = function.__name__ in ("send", "recv"), "send" in function.__name__
+    distributed = sys.modules["torch.distributed"]
+    group = group_of(tx, function, given)
+    tensor = given["tensor"]
+    sent = sent_by(tx, function, tensor, [] if sends else [tensor])
+    if not _is_gloo(group, sent):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} over another backend than gloo")
+    if not blocking and tx.seen.handles_outlive_graphs:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)}, which is waited for outside of the graph")
+    peer = _peer(tx, function, given, group)
+    if blocking and peer == group.rank():
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} to or from this process itself")
+    tag = real_of(tx, given["tag"]) if "tag" in given else 0
+    start = START_SEND if sends else START_RECEIVE
+    more = [ConstVal(peer), ConstVal(tag), ConstVal(group.group_name)]
+    with torch.no_grad():
+        started = tx.torch_op("call_function", start, [sent, *more], {})
+    work = PendingVal(started, None if sends else tensor)
+    if not blocking:
+        return work
+    work.wait(tx)
+    return ConstVal(None) if sends else tx.from_real(distributed.get_global_rank(group, peer))
+
+
+def _is_gloo(group: Any, sent: Value) -> bool:
+    device = sent.fake.device
+    return device.type == "cpu" and group._get_backend(device).name() == "gloo"
+
+
+def _peer(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> int:
+    """The other process's rank in the group."""
+    name = _FUNCTIONS[function.__name__]
+    named = [(each, given[each]) for each in (name, f"group_{name}") if each in given]
+    known = [(each, real_of(tx, value)) for each, value in named]
+    found = [(each, rank) for each, rank in known if rank is not None]
+    if len(found) != 1:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with no other process, or with two")
+    ((each, rank),) = found
+    if each != name:
+        return int(rank)
+    return int(sys.modules["torch.distributed"].get_group_rank(group, rank))
+
+
+def _batch(function: types.FunctionType, tx: Tracer, operations: Value) -> Value:
+    """Without a backend that joins them: one after the other."""
+    distributed = sys.modules["torch.distributed"]
+    items = tx.unpack(operations) if isinstance(operations, ListVal) else []
+    if not items or any(item.py_type() is not distributed.P2POp for item in items):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} of what is no list of P2POp")
+    groups = [real_of(tx, item.getattr(tx, "group")) for item in items]
+    if any(group is not groups[0] for group in groups):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in several groups")
+    made = []
+    for item in items:
+        real = item.getattr(tx, "op").real()
+        peer = "group_dst" if real is distributed.isend else "group_src"
+        given = {"group": item.getattr(tx, "group"), "tag": item.getattr(tx, "tag")}
+        given[peer] = item.getattr(tx, "group_peer")
+        made.append(_exchange(real, tx, item.getattr(tx, "tensor"), **given))
+    return tx.new_list(made)
+
+
+class PendingVal(Value):
+    """What `isend` and `irecv` give.
+
+    started: what waits is given, the token or what comes. into: where the program gets what comes.
+    """
+
+    def __init__(self, started: Value, into: Value | None) -> None:
+        self.started, self.into = started, into
+
+    def py_type(self) -> type:
+        return sys.modules["torch.distributed"].Work  # type: ignore[no-any-return]
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name != "wait":
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return BoundMethod(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name != "wait" or args or kwargs:
+            return super().call_method(tx, name, args, kwargs)
+        self.wait(tx)
+        return ConstVal(True)
+
+    def wait(self, tx: Tracer) -> None:
+        """At the first wait what came is where the program wants it."""
+        assert isinstance(self.started, TensorVal)
+        if any(is_wait(user.target) for user in self.started.node.users):
+            return
+        with torch.no_grad():
+            wait = torch.ops._c10d_functional.wait_tensor.default
+            found = tx.torch_op("call_function", wait, [self.started], {})
+            if self.into is not None:
+                tx.torch_op("call_method", "copy_", [self.into, found], {})
+
+    def children(self) -> Sequence[Value]:
+        return [self.started, *([] if self.into is None else [self.into])]
+
+    def rebuild(self, out: Any) -> None:
+        """The trace is dropped where a handle is needed that isn't waited for; this one is done."""
+        out.done.add(id(self))
+        out.call_const(finished_work, lambda: out.push(self.started), 1)
