@@ -17,9 +17,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import features_modules  # noqa: F401 - fills FEATURES
 import features_more  # noqa: F401 - fills FEATURES
 import features_python  # noqa: F401 - fills FEATURES
 import features_torch  # noqa: F401 - fills FEATURES
+import features_users  # noqa: F401 - fills FEATURES
 import numpy as np
 import side_by_side as sbs
 import torch

@@ -125,6 +125,13 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         finally:
             self._inside, self._converts = before
 
+    def forget_tensors(self) -> None:
+        """Let go of the weak references to what was converted: `torch.utils.swap_tensors` refuses tensors that have
+        one, and the mode outlives the capture in the graph's fakes."""
+        describer = self.fake_tensor_converter.meta_converter.describer
+        describer.lookup_tensor.clear()
+        describer.lookup_storage.clear()
+
     def _expanded(self, args: Sequence[Any], result: Any) -> Any:
         """A tensor without dimensions has no steps: with symbols about, torch's rule in Python has others for sizes of
         one, and whether a tensor may be written over another is decided by them."""

@@ -309,6 +309,7 @@ class Interpreter(Calls):
         for frame in self.broken_frames or ():
             frame.__dict__.clear()
         self.journal.forget()
+        self.graph.mode.forget_tensors()
         self.__dict__.clear()
 
     # --------------------------------------------------------------------------------------------------- guards

@@ -175,6 +175,7 @@ TRACED_FUNCTIONS = frozenset(
 SKIPPED_FUNCTIONS: dict[str, str] = {
     "torch.nn.utils.parametrize.register_parametrization": "makes a class for the module",
     "torch.nn.utils.parametrize.remove_parametrizations": "gives the module its class back",
+    "torch.utils.swap_tensors": "exchanges what two tensors are",
 }
 # module prefix → why its functions are run while tracing when all their arguments are plain data known then
 COMPUTED_MODULES: dict[str, str] = {

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 class Thing:
@@ -95,3 +96,23 @@ def test_what_a_loop_leaves_behind_dies_with_the_function() -> None:
             assert ended == [0, 1]
     finally:
         gc.enable()
+
+
+def test_a_captured_argument_has_no_weak_references_left() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    dynajit.compile(lambda x, y: x * y, backend="eager")(x, y)
+    assert weakref.getweakrefs(x) == weakref.getweakrefs(y) == []
+
+
+def test_tensors_are_swapped_as_in_eager_mode() -> None:
+    def swapped(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = x * 2, x * 3
+        torch.utils.swap_tensors(a, b)
+        return a + 1, b
+
+    def arguments(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch.utils.swap_tensors(x, y)
+        return x - y
+
+    assert_same(swapped, torch.randn(3), graphs=2, breaks=1)
+    assert_same(arguments, torch.randn(3), torch.randn(3), breaks=1)
