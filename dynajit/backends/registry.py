@@ -39,6 +39,13 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "onnxrt": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
 }
+# name -> (package that registers it with torch when imported, its name on PyPI)
+_REGISTERED_BY = {"tensorrt": ("torch_tensorrt", "torch-tensorrt")}
+# name -> why there is none
+_REFUSED = {
+    "nvfuser": "nvFuser left torch with release 2.2, and registers no backend for graphs; 'codegen', the default, "
+    "fuses for NVIDIA GPUs, and a callable of your own can build an nvfuser.FusionDefinition of its graph"
+}
 
 _registered: dict[str, Backend] = {}
 _tags: dict[str, tuple[str, ...]] = {name: tags for name, (_, tags) in _BUILTIN.items()}
@@ -80,6 +87,8 @@ def lookup_backend(backend: str | Backend) -> Backend:
     with _lock:
         found = _registered.get(backend) or _load_builtin(backend) or _load_entry_point(backend)
     found = found or _lookup_in_torch(backend)
+    if found is None and backend in _REFUSED:
+        raise ConfigError(f"the backend {backend!r} is not there: {_REFUSED[backend]}")
     if found is None:
         known = ", ".join(list_backends())
         raise ConfigError(
@@ -157,6 +166,13 @@ def _lookup_in_torch(name: str) -> Backend | None:
     from torch._dynamo.backends import registry as torch_registry
     from torch._dynamo.exc import InvalidBackend
 
+    if name in _REGISTERED_BY:
+        package, on_pypi = _REGISTERED_BY[name]
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"the backend {name!r} needs {package}, which registers it with torch: pip install {on_pypi}"
+            )
+        importlib.import_module(package)
     try:
         return torch_registry.lookup_backend(name)
     except InvalidBackend:

@@ -20,7 +20,7 @@ from dynajit.exc import ConfigError
 from dynajit.report.counters import counters
 
 NAMES = [asked.name for asked in PROGRAMS]
-ALWAYS = ("eager", "aot_eager", "codegen")
+ALWAYS = ("eager", "aot_eager", "codegen", "ofi")
 OPTIONAL = ("onnxrt", "openvino")
 FLOATS = frozenset({torch.float32})
 
@@ -57,6 +57,26 @@ def test_what_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delitem(registry._registered, name, raising=False)
     with pytest.raises(ConfigError, match=rf"'{name}' needs onnx, onnxscript, \w+: pip install 'dynajit\[{name}\]'"):
         lookup_backend(name)
+
+
+def test_ofi_folds_a_batch_norm_and_sees_a_changed_weight() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).eval()
+    compiled, x = dynajit.compile(model, backend="ofi"), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        counters["ofi"].clear()
+        for _ in range(3):  # TorchScript looks at the first calls, and makes other code of them
+            torch.testing.assert_close(compiled(x), model(x))
+        assert counters["ofi"] == {"parts": 1}
+        model[1].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_what_is_elsewhere_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=r"'tensorrt' needs torch_tensorrt, .*: pip install torch-tensorrt$"):
+        dynajit.compile(lambda x: x, backend="tensorrt")
+    with pytest.raises(ConfigError, match=r"'nvfuser' is not there: nvFuser left torch .* 'codegen', the default"):
+        dynajit.compile(lambda x: x, backend="nvfuser")
 
 
 # ---- faults are found
