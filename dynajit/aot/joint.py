@@ -18,6 +18,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.aot.decompositions import ALWAYS, Decompositions
+from dynajit.aot.inference.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
@@ -29,7 +30,8 @@ from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_f
 from dynajit.aot.training.late_views import with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
 from dynajit.aot.training.pieces import in_pieces, regions_of
-from dynajit.graph.meta import note_graph
+from dynajit.config import config
+from dynajit.graph.meta import NotRepeated, note_graph
 from dynajit.report import logs
 from dynajit.report.counters import counters
 from dynajit.symbols import is_symbolic
@@ -44,6 +46,7 @@ def compile_joint(
     compile_fn: CompileFn,
     decompositions: Decompositions | None = None,
     layouts: bool = False,
+    repeats: bool = False,
 ) -> Callable[..., Any]:
     """Functionalise and decompose `gm`, differentiate it where autograd will ask, compile the parts with `compile_fn`.
 
@@ -55,6 +58,8 @@ def compile_joint(
             "backward".
         decompositions: rules for ATen operators, by overload, beside those that every graph needs.
         layouts: whether what only training graphs see may have other strides than in eager.
+        repeats: whether `compile_fn` takes the beginning of a graph, noted as `Repeated`, for all of it, or raises
+            NotRepeated.
 
     Returns:
         A callable with the graph's inputs, in order, which returns a sequence of its outputs. It belongs to the grad
@@ -69,7 +74,7 @@ def compile_joint(
     with contextlib.ExitStack() as inside:
         for mode in passes.inside:
             inside.enter_context(mode())
-        options = CompileOptions(compile_fn, {**ALWAYS, **(decompositions or {})}, layouts)
+        options = CompileOptions(compile_fn, {**ALWAYS, **(decompositions or {})}, layouts, repeats)
         taken_apart = _compile_wrappers(gm, example_inputs, options) if has_wrappers(gm) else None
         return passes.wrapped(taken_apart or _compile(gm, example_inputs, options))
 
@@ -107,6 +112,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         compile_fn=options.compile_fn,
         decompositions=options.decompositions,
         layouts=options.layouts,
+        repeats=options.repeats,
     )
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
@@ -122,6 +128,9 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
             return _as_captured(gm, reason.text)
         short = not differentiated and not facts.has_levels
         try:
+            compiled = _from_few_layers(gm, example_inputs, options) if short else None
+            if compiled is not None:
+                return compiled
             graph = _try_short_road(gm, example_inputs, options.decompositions) if short else None
         except NotFunctional as error:
             return _as_captured(gm, str(error))
@@ -141,6 +150,29 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         note_graph(graph.module, original=gm.forward)
     compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+
+
+def _from_few_layers(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+) -> Callable[..., Any] | None:
+    """A graph of many equal layers, compiled as one of a few, of which the rest is repeated."""
+    few = with_few_layers(gm) if options.repeats and config.share_layers else None
+    if few is None:
+        return None
+    short, repeated = few
+    given = dict(zip(repeated.inputs, example_inputs, strict=True))
+    inputs = [given[node.name] for node in short.graph.find_nodes(op="placeholder")]
+    graph = _try_short_road(short, inputs, options.decompositions)
+    if graph is None or graph.mutated:
+        return None
+    note_graph(graph.module, repeated=repeated, original=gm.forward)
+    logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
+    try:
+        compiled = options.compile_fn(graph.module, graph.inputs, "inference")
+    except NotRepeated as error:
+        logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
+        return None
+    return wrap_inference(example_inputs, (), gm.forward, compiled)
 
 
 def _with_gradients_on(

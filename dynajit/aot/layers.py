@@ -48,8 +48,11 @@ class Layers:
         return sum(len(layer.nodes) for layer in self.layers)
 
 
-def equal_layers(gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True) -> Layers | None:
-    """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm."""
+def equal_layers(
+    gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True, new: bool = True
+) -> Layers | None:
+    """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm. `new`:
+    whether what they give must be new tensors."""
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(nodes) < _FEWEST_LAYERS * _FEWEST_NODES or not all(map(_is_understood, nodes)):
         return None
@@ -64,7 +67,7 @@ def equal_layers(gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers
         offsets = sorted(range(period), key=lambda at: _crossing(last, begin, begin + at + period))
         for offset in offsets[:_CUTS]:
             starts = _like(looks, looks[begin + offset : begin + offset + period])
-            found = _equal([_layer(nodes[start : start + period]) for start in starts])
+            found = _equal([_layer(nodes[start : start + period]) for start in starts], new)
             if found is not None and fits(found):
                 best = found
                 break
@@ -163,8 +166,8 @@ def _layer(nodes: list[Node]) -> Layer:
     return Layer(nodes, [node for node in read if node not in own])
 
 
-def _equal(layers: list[Layer]) -> Layers | None:
-    """Those that are like most of them, if what they give are new tensors."""
+def _equal(layers: list[Layer], new: bool) -> Layers | None:
+    """Those that are like most of them, if what they give are new tensors, where it has to be `new`."""
     forms = [*map(_form, layers)]
     form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
     equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
@@ -176,7 +179,7 @@ def _equal(layers: list[Layer]) -> Layers | None:
         for at in range(len(equal[0].nodes))
         if any(not own.issuperset(layer.nodes[at].users) for own, layer in zip(inside, equal, strict=True))
     ]
-    return Layers(equal, results) if all(_are_new(layer, results) for layer in equal) else None
+    return Layers(equal, results) if not new or all(_are_new(layer, results) for layer in equal) else None
 
 
 def _form(layer: Layer) -> Any:

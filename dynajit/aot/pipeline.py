@@ -46,6 +46,7 @@ class CompileOptions:
     compile_fn: CompileFn
     decompositions: Decompositions
     layouts: bool
+    repeats: bool = False
 
 
 @dataclasses.dataclass

@@ -25,7 +25,7 @@ from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
 from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
-from dynajit.graph.meta import graph_notes, is_view
+from dynajit.graph.meta import NotRepeated, graph_notes, is_view
 from dynajit.loopir import host_numbers
 from dynajit.loopir.registry import LOWERINGS
 from dynajit.report import costs, debug, logs, phases, records
@@ -91,7 +91,8 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     try:
         with phases.timer("aot"):
             folded = freezing.fold_batch_norm(gm, weights) if weights else gm
-            return compile_joint(folded, example_inputs, compile_fn, table, layouts=not settings.eager_rounding)
+            layouts, repeats = not settings.eager_rounding, not weights
+            return compile_joint(folded, example_inputs, compile_fn, table, layouts=layouts, repeats=repeats)
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
         _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")
@@ -142,6 +143,8 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
     device = _kernel_device(gm)
+    if graph_notes(gm).repeated is not None:
+        return _repeated(settings, gm, inputs, phase, device)
     why = _unsupported(device) if device.type != "cpu" else ""  # no input of the graph need be there
     if why:
         _tell(f"{why}. Graphs run operator by operator")
@@ -154,6 +157,19 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         # OSError: there is no place left to write a kernel to
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
+
+
+def _repeated(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
+) -> Callable[..., Any]:
+    """The graph of which this is the beginning. Raises NotRepeated where the beginning does not tell."""
+    recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
+    if recorded or gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        raise NotRepeated("the whole graph has to be seen")
+    try:
+        return _compiled(settings, gm, inputs, phase, device)
+    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+        raise NotRepeated(str(error)) from error
 
 
 def _for_many_sizes(
@@ -221,9 +237,14 @@ def _plan(
     timed = device.type != "cpu" and settings.mode.startswith("max-autotune")
     choose = autotune.chooser(device) if timed else None
     rounding, backward = settings.eager_rounding, phase == "backward"
+    noted = graph_notes(gm)
+    repeated, original = noted.repeated, noted.original
     gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
-    plan = _with_separate_objects(generator.generate(gm, inputs, name, device, choose, rounding, backward), gm)
-    original = graph_notes(gm).original
+    plan = generator.generate(gm, inputs, name, device, choose, rounding, backward, repeated)
+    if repeated is None:
+        plan = _with_separate_objects(plan, gm)
+    elif not _are_separate(plan):
+        raise NotRepeated("results are the same tensors")
     return plan if plan.eager is None or original is None else dataclasses.replace(plan, eager=original)
 
 
@@ -291,6 +312,12 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
             steps.append(ViewStep(alias, output.name, 0))
             outputs[at] = BufferRef(alias)
     return dataclasses.replace(plan, outputs=tuple(outputs), steps=tuple(steps), buffers=buffers)
+
+
+def _are_separate(plan: Plan) -> bool:
+    """Whether each output is a tensor of its own as it is."""
+    names = [output.name for output in plan.outputs if isinstance(output, BufferRef)]
+    return len(set(names)) == len(names) and not {*names} & {*plan.inputs, *plan.constants}
 
 
 def _detached(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]:

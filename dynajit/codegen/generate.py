@@ -35,6 +35,8 @@ from dynajit.codegen.triton import attention, horizontal_fusion, products, prolo
 from dynajit.codegen.triton.functions import Unprintable, parameter_type
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import PrintedTriton, rename
+from dynajit.codegen.unroll import unroll
+from dynajit.graph.meta import Repeated
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.host_numbers import HostNumber
@@ -72,10 +74,12 @@ def generate(
     choose: Choose | None = None,
     eager_rounding: bool = False,
     backward: bool = False,
+    repeated: Repeated | None = None,
 ) -> Plan:
     """Plan the graph; kernels run on `device`. `example_inputs` are the fake inputs, in the order of the placeholders.
     `choose` decides between ways to print a kernel for a GPU (without it the first is taken). `eager_rounding`: as for
-    `lower`. `backward`: what the graph is given may die while it runs."""
+    `lower`. `backward`: what the graph is given may die while it runs. `repeated`: the graph is the beginning of the
+    one to plan; raises NotRepeated then."""
     _fill_placeholders(gm, example_inputs)
     left: set[str] = set()
     with _lock:
@@ -95,8 +99,8 @@ def generate(
                         store_over(program, schedule)
                 with timer("codegen"):
                     if device.type == "cpu":
-                        return _Planner(program, schedule).plan(gm, backward)
-                    return _TritonPlanner(program, schedule, choose).plan()
+                        return _Planner(program, schedule).plan(gm, backward, repeated)
+                    return _TritonPlanner(program, schedule, choose).plan(repeated=repeated)
             except (SymbolicShapes, Undecided) as error:
                 raise CannotGenerate(f"symbolic shape: {error}") from error
             except _Unprintable as error:
@@ -147,7 +151,9 @@ class _Planner:
         self.read_by_kernels: set[str] = set()
         self.known: set[str] = set()
 
-    def plan(self, gm: torch.fx.GraphModule | None = None, backward: bool = False) -> Plan:
+    def plan(
+        self, gm: torch.fx.GraphModule | None = None, backward: bool = False, repeated: Repeated | None = None
+    ) -> Plan:
         """The plan; kernels that fail leave it to `gm` to raise the error."""
         program = self.program
         for source in program.sources.values():
@@ -176,7 +182,11 @@ class _Planner:
             eager=refusal.rerun(checked, backward) if checked is not None else None,
         )
         plan = views_when_made(plan) if program.waited_for else plan
-        return plan_memory(plan, refusal.needed(checked, backward) if checked is not None else frozenset())
+        needed = refusal.needed(checked, backward) if checked is not None else frozenset()
+        if repeated is not None:
+            plan = unroll(plan, repeated)
+            needed = frozenset(plan.inputs) if needed else needed
+        return plan_memory(plan, needed)
 
     def _finish(self) -> None:
         """Last changes to the steps."""

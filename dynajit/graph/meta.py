@@ -64,6 +64,27 @@ class NodeMeta:
 
 
 @dataclasses.dataclass(frozen=True)
+class Repeated:
+    """How a graph goes on that has the first few of many equal layers, each of which reads what the one before gives.
+
+    kept, layers: how many layers it has, and is to have. inputs: the names of all inputs, in order.
+    series: an input of one layer only -> its layer, and the names of the same input of all layers.
+    results: what the whole graph gives: a place among the graph's results, or the places at which its
+        layers have the same result, and the layer whose it is.
+    """
+
+    kept: int
+    layers: int
+    inputs: tuple[str, ...]
+    series: dict[str, tuple[int, tuple[str, ...]]]
+    results: tuple[int | tuple[tuple[int, ...], int], ...]
+
+
+class NotRepeated(Exception):
+    """What was made of a few layers does not tell what the others are; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
 class GraphMeta:
     """Notes on one graph.
 
@@ -75,6 +96,8 @@ class GraphMeta:
         `aot/autograd.py`, read by `loopir/lower_graph.py`.
     original: the captured graph that runs where a kernel refuses a value; set by `aot/joint.py`, read by
         `backends/codegen.py`.
+    repeated: the graph is the beginning of a longer one, of which the backend makes a callable; set by `aot/joint.py`,
+        read by `backends/codegen.py`.
     """
 
     differentiated_inside: bool = False
@@ -82,6 +105,7 @@ class GraphMeta:
     returns: int | None = None
     waited_for: frozenset[int] = frozenset()
     original: Callable[..., Any] | None = None
+    repeated: Repeated | None = None
 
 
 _NODE, _GRAPH = NodeMeta(), GraphMeta()

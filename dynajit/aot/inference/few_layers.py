@@ -1,0 +1,139 @@
+"""A graph of many equal layers that has only the first few of them, and how it goes on.
+
+In:  a captured graph. Out: `with_few_layers(gm)`: the same with `KEPT` of its layers, the last of which stands for the
+last of all, and a `Repeated`; None where there are no such layers, or they read anything but inputs of their own, what
+all of them read, and what the one before gives. A backend compiles the short graph and repeats what it made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from torch.fx import GraphModule, Node
+
+from dynajit.aot.layers import Layers, equal_layers
+from dynajit.aot.rewrite import Copy, results_of
+from dynajit.graph.meta import Repeated
+
+# The first layer differs (it makes what all of them share), so does the last. Two between show what is repeated.
+KEPT = 4
+_FEWEST = KEPT + 2
+
+
+def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
+    """The short graph of a captured graph, and what is left out of it."""
+    found = equal_layers(gm, lambda found: _are_repeated(gm, found), new=False)
+    if found is None or len(found.layers) < _FEWEST:
+        return None
+    series = _series(found)
+    assert series is not None
+    inside = {node: at for at, layer in enumerate(found.layers) for node in layer.nodes}
+    results = _results(gm, found, inside)
+    if results is None:
+        return None
+    given, taken = results
+    of_input = {node: (at, column) for column in series for at, node in enumerate(column)}
+    if len(of_input) != sum(map(len, series)):
+        return None  # an input of more than one layer, or in more than one place
+    copy = Copy(gm)
+    last, stands_for_it = found.layers[-1].nodes, found.layers[KEPT - 1].nodes
+    for node in gm.graph.nodes:
+        layer = inside.get(node, of_input[node][0] if node in of_input else 0)
+        if layer < KEPT and node.op != "output":
+            copy.take(node)
+        elif node is last[-1]:
+            copy.of.update((last[at], copy.of[stands_for_it[at]]) for at in found.results)
+    names = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
+    by_name = {node.name: (at, tuple(each.name for each in column)) for node, (at, column) in of_input.items()}
+    short = copy.finish(taken)
+    return short, Repeated(KEPT, len(found.layers), names, by_name, given)
+
+
+def _are_repeated(gm: GraphModule, found: Layers) -> bool:
+    """Whether each layer reads inputs of its own, what all read, and what the one before gives."""
+    return _are_adjacent(gm, found) and _series(found) is not None and _are_read_in_turn(gm, found)
+
+
+def _are_adjacent(gm: GraphModule, found: Layers) -> bool:
+    """Whether nothing is computed between the layers."""
+    nodes = (node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output"))
+    place = {node: at for at, node in enumerate(nodes)}
+    starts = [place[layer.nodes[0]] for layer in found.layers]
+    period = len(found.layers[0].nodes)
+    return all(later - earlier == period for earlier, later in itertools.pairwise(starts))
+
+
+def _series(found: Layers) -> list[Sequence[Node]] | None:
+    """The inputs that each layer has of its own. None if layers read what is neither theirs, nor everybody's, nor of
+    the layer before."""
+    series: list[Sequence[Node]] = []
+    for column in zip(*(layer.inputs for layer in found.layers), strict=True):
+        if len(set(column)) == 1:
+            continue
+        if all(node.op == "placeholder" for node in column) and len(set(column)) == len(column):
+            series.append(column)
+        elif not _is_handed_on(found, column):
+            return None
+    return series
+
+
+def _is_handed_on(found: Layers, column: Sequence[Node]) -> bool:
+    """Whether each layer but the first reads here the same result of the one before."""
+    return any(
+        all(node is layer.nodes[at] for layer, node in zip(found.layers, column[1:], strict=False))
+        for at in found.results
+    ) and not any(column[0] in layer.nodes for layer in found.layers)
+
+
+def _are_read_in_turn(gm: GraphModule, found: Layers) -> bool:
+    """Whether only the layer behind it and the graph's results read what a layer gives and its own inputs; of the last
+    one, anything."""
+    whose = {node: at for at, layer in enumerate(found.layers) for node in layer.nodes}
+    end = gm.graph.output_node()
+    for at, layer in enumerate(found.layers[:-1]):
+        for node in layer.nodes:
+            if any(user is not end and whose.get(user, -1) not in (at, at + 1) for user in node.users):
+                return False
+    own = (read for column in _series(found) or () for read in enumerate(column))
+    return not any(whose.get(user) != at for at, node in own for user in node.users)
+
+
+def _results(
+    gm: GraphModule, found: Layers, inside: dict[Node, int]
+) -> tuple[tuple[int | tuple[tuple[int, ...], int], ...], tuple[Node, ...]] | None:
+    """Where each result of the graph comes from, and the results of the short one."""
+    returned = results_of(gm)
+    if not all(isinstance(node, Node) for node in returned) or len(set(returned)) != len(returned):
+        return None
+    place_in_layer = {node: place for layer in found.layers for place, node in enumerate(layer.nodes)}
+    of_layers: dict[int, list[int]] = {}
+    for node in returned:
+        if node in inside:
+            of_layers.setdefault(place_in_layer[node], []).append(inside[node])
+    last = len(found.layers) - 1
+    if any(sorted(layers) not in ([last], [*range(last + 1)]) for layers in of_layers.values()):
+        return None
+    taken: list[Node] = []
+    at: dict[tuple[int, int], int] = {}  # (place in the layer, layer) -> place among the short graph's results
+    own: dict[Node, int] = {}
+    for node in returned:
+        layer = inside.get(node)
+        if layer is None:
+            own[node] = len(taken)
+        elif layer < KEPT:
+            at[place_in_layer[node], layer] = len(taken)
+        elif len(of_layers[place_in_layer[node]]) == 1:
+            own[node] = len(taken)
+            node = found.layers[KEPT - 1].nodes[place_in_layer[node]]
+        else:
+            continue
+        taken.append(node)
+    given: list[int | tuple[tuple[int, ...], int]] = []
+    for node in returned:
+        if node in own:
+            given.append(own[node])
+        else:
+            places = tuple(at[place_in_layer[node], layer] for layer in range(KEPT))
+            given.append((places, inside[node]))
+    return tuple(given), tuple(taken)
