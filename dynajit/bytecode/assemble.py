@@ -23,7 +23,7 @@ from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_shape
 from dynajit.bytecode.common import Kind, RawOp
 from dynajit.bytecode.decode import Instr, Positions
 from dynajit.bytecode.encode import Location, Range, exception_table, instruction, line_table
-from dynajit.bytecode.target import cache_entries, target, without_argument
+from dynajit.bytecode.target import cache_entries, jump_names, target, without_argument
 
 _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
@@ -268,7 +268,7 @@ class Emitter:
             self._landings.append(_Landing(landing, self._target.LANDINGS[op], goal, self._location))
             goal = landing
         backward = goal.position is not None
-        opname = self._target.jump_opname(op, backward)
+        opname = jump_names().get((op, backward))
         if opname is not None:
             for raw in self._target.JUMP_PREFIXES.get(op, ()):
                 self._raw_op(raw)

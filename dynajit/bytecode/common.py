@@ -2,8 +2,8 @@
 in every known CPython.
 
 In: raw opcode names and integer arguments. Out: `Decoding` (raw → canonical) and `RawOp` (canonical → raw) records,
-`TABLE` and `LOWER` with the entries common to 3.11 to 3.14. To map an opcode that one Python has and another does
-not, put it into that Python's own module.
+`TABLE` and `LOWER` with the entries of 3.11 and 3.12, of which newer Pythons keep most and say which they don't. To
+map an opcode that one Python has and another does not, put it into that Python's own module.
 """
 
 from __future__ import annotations
@@ -85,9 +85,6 @@ class Target(Protocol):
     NULL_AFTER_CALLABLE: bool
     LOCALS_ARE_ANEW: bool  # each locals() of a function gives a dictionary of its own (PEP 667)
 
-    def jump_opname(self, op: str, backward: bool) -> str | None:
-        """The raw name of canonical jump `op`, or None where this Python has none for that direction."""
-
 
 _NUMBER_OPERATORS: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 #: BINARY_OP's argument → symbol (Include/opcode.h, NB_ADD …)
@@ -96,39 +93,43 @@ BINARY_ARGS: Final[dict[str, int]] = {symbol: i for i, symbol in enumerate(BINAR
 COMPARE_SYMBOLS: Final[tuple[str, ...]] = ("<", "<=", "==", "!=", ">", ">=")
 COMPARE_ARGS: Final[dict[str, int]] = {symbol: i for i, symbol in enumerate(COMPARE_SYMBOLS)}
 CONVERSIONS: Final[tuple[str | None, ...]] = (None, "s", "r", "a")
+#: a jump that is read, and never written
+NO_INTERRUPT: Final = "JUMP_BACKWARD_NO_INTERRUPT"
 
-_SAME_NONE: Final = (
-    "NOP POP_TOP PUSH_NULL STORE_SUBSCR DELETE_SUBSCR UNARY_NEGATIVE UNARY_NOT UNARY_INVERT GET_ITER GET_LEN "
-    "MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS LOAD_BUILD_CLASS RETURN_VALUE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH "
-    "CHECK_EG_MATCH WITH_EXCEPT_START RETURN_GENERATOR GET_YIELD_FROM_ITER GET_AITER GET_ANEXT END_ASYNC_FOR "
-    "SETUP_ANNOTATIONS"
-)
-_SAME_INT: Final = (
-    "COPY SWAP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE LIST_EXTEND "
-    "SET_UPDATE DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE MATCH_CLASS RAISE_VARARGS RERAISE"
-)
-_SAME_LOCAL: Final = "LOAD_FAST STORE_FAST DELETE_FAST"
-_SAME_CELL: Final = "MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF"
-_SAME_NAME: Final = (
-    "STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM"
-)
+#: names of opcodes by what their argument stands for
+Names = dict[Kind, str]
+
+_SAME: Final[Names] = {
+    Kind.NONE: "NOP POP_TOP PUSH_NULL STORE_SUBSCR DELETE_SUBSCR UNARY_NEGATIVE UNARY_NOT UNARY_INVERT GET_ITER "
+    "GET_LEN MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS LOAD_BUILD_CLASS RETURN_VALUE PUSH_EXC_INFO POP_EXCEPT "
+    "CHECK_EXC_MATCH CHECK_EG_MATCH WITH_EXCEPT_START RETURN_GENERATOR GET_YIELD_FROM_ITER GET_AITER GET_ANEXT "
+    "END_ASYNC_FOR SETUP_ANNOTATIONS BINARY_SUBSCR BEFORE_WITH BEFORE_ASYNC_WITH LOAD_ASSERTION_ERROR",
+    Kind.INT: "COPY SWAP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE "
+    "LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE MATCH_CLASS "
+    "RAISE_VARARGS RERAISE BUILD_CONST_KEY_MAP MAKE_FUNCTION GET_AWAITABLE",
+    Kind.LOCAL: "LOAD_FAST STORE_FAST DELETE_FAST",
+    Kind.CELL: "MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF LOAD_CLOSURE",
+    Kind.NAME: "STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME STORE_ATTR DELETE_ATTR IMPORT_NAME "
+    "IMPORT_FROM",
+    Kind.CONST: "LOAD_CONST",
+}
 
 
-def same(names: str, kind: Kind) -> dict[str, Decoding]:
+def same(names: Names) -> dict[str, Decoding]:
     """Decodings of opcodes whose canonical name is the raw one."""
-    return {name: Decoding(name, kind) for name in names.split()}
+    return {name: Decoding(name, kind) for kind, several in names.items() for name in several.split()}
 
 
-def same_lower(names: str, kind: Kind) -> dict[str, Lower]:
+def same_lower(names: Names) -> dict[str, Lower]:
     """The way back for `same`."""
 
-    def lower(name: str) -> Lower:
+    def lower(name: str, kind: Kind) -> Lower:
         if kind is Kind.NONE:
             fixed = (RawOp(name),)
             return lambda arg: fixed
         return lambda arg: (RawOp(name, kind, arg),)
 
-    return {name: lower(name) for name in names.split()}
+    return {name: lower(name, kind) for kind, several in names.items() for name in several.split()}
 
 
 def kw_names(tables: Tables, arg: int) -> tuple[Canonical, ...]:
@@ -171,29 +172,28 @@ def load_global(tables: Tables, arg: int) -> tuple[Canonical, ...]:
 
 
 TABLE: Final[dict[str, Decoding]] = {
-    **same(_SAME_NONE, Kind.NONE),
-    **same(_SAME_INT, Kind.INT),
-    **same(_SAME_LOCAL, Kind.LOCAL),
-    **same(_SAME_CELL, Kind.CELL),
-    **same(_SAME_NAME, Kind.NAME),
-    "LOAD_CONST": Decoding("LOAD_CONST", Kind.CONST),
+    **same({**_SAME, Kind.FORWARD: "FOR_ITER SEND"}),
+    "JUMP_FORWARD": Decoding("JUMP", Kind.FORWARD),
+    "JUMP_BACKWARD": Decoding("JUMP", Kind.BACKWARD),
+    NO_INTERRUPT: Decoding("JUMP", Kind.BACKWARD),
     "LOAD_GLOBAL": custom(load_global),
     "BINARY_OP": custom(binary_op),
     "IS_OP": one("IS_OP", bool),
     "CONTAINS_OP": one("CONTAINS_OP", bool),
     "UNPACK_EX": one("UNPACK_EX", lambda arg: (arg & 0xFF, arg >> 8)),
+    "KW_NAMES": custom(kw_names),
+    "CALL": custom(call_after_kw_names),
+    "CALL_FUNCTION_EX": one("CALL_FUNCTION_EX", lambda arg: bool(arg & 1)),
+    "FORMAT_VALUE": one("FORMAT_VALUE", lambda arg: (CONVERSIONS[arg & 3], bool(arg & 4))),
 }
 
 LOWER: Final[dict[str, Lower]] = {
-    **same_lower(_SAME_NONE, Kind.NONE),
-    **same_lower(_SAME_INT, Kind.INT),
-    **same_lower(_SAME_LOCAL, Kind.LOCAL),
-    **same_lower(_SAME_CELL, Kind.CELL),
-    **same_lower(_SAME_NAME, Kind.NAME),
-    "LOAD_CONST": lambda arg: (RawOp("LOAD_CONST", Kind.CONST, arg),),
+    **same_lower(_SAME),
     "LOAD_GLOBAL": lambda arg: (RawOp("LOAD_GLOBAL", Kind.NAME, arg[0], 1, int(arg[1])),),
     "BINARY_OP": lower_int("BINARY_OP", BINARY_ARGS.__getitem__),
     "IS_OP": lower_int("IS_OP"),
     "CONTAINS_OP": lower_int("CONTAINS_OP"),
     "UNPACK_EX": lower_int("UNPACK_EX", lambda arg: arg[0] | arg[1] << 8),
+    "CALL_FUNCTION_EX": lower_int("CALL_FUNCTION_EX"),
+    "FORMAT_VALUE": lower_int("FORMAT_VALUE", lambda arg: CONVERSIONS.index(arg[0]) | (4 if arg[1] else 0)),
 }

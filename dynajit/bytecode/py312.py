@@ -5,21 +5,19 @@ In: opcode names and arguments as `dis` of 3.12 knows them. Out: TABLE, LOWER an
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from dynajit.bytecode.common import (
     COMPARE_ARGS,
     COMPARE_SYMBOLS,
-    CONVERSIONS,
     Canonical,
     Decoding,
     Kind,
     Lower,
+    Names,
     RawOp,
     Tables,
-    call_after_kw_names,
     custom,
-    kw_names,
     lower_int,
     one,
     same,
@@ -28,14 +26,16 @@ from dynajit.bytecode.common import (
 from dynajit.bytecode.common import LOWER as COMMON_LOWER
 from dynajit.bytecode.common import TABLE as COMMON_TABLE
 
-_NONE: Final = (
-    "BINARY_SUBSCR BEFORE_WITH BEFORE_ASYNC_WITH LOAD_ASSERTION_ERROR BINARY_SLICE STORE_SLICE END_SEND CLEANUP_THROW "
-    "LOAD_LOCALS"
-)
-_INT: Final = "BUILD_CONST_KEY_MAP MAKE_FUNCTION GET_AWAITABLE"
-_LOCAL: Final = "LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR"
-_NAME: Final = "LOAD_FROM_DICT_OR_GLOBALS"
-_CELL: Final = "LOAD_CLOSURE LOAD_FROM_DICT_OR_DEREF"
+_SAME: Final[Names] = {
+    Kind.NONE: "BINARY_SLICE STORE_SLICE END_SEND CLEANUP_THROW LOAD_LOCALS",
+    # of YIELD_VALUE the depth of the stack of exception blocks
+    Kind.INT: "YIELD_VALUE",
+    Kind.CONST: "RETURN_CONST",
+    Kind.LOCAL: "LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR",
+    Kind.NAME: "LOAD_FROM_DICT_OR_GLOBALS",
+    Kind.CELL: "LOAD_FROM_DICT_OR_DEREF",
+}
+_JUMPS: Final = "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE"
 
 #: intrinsics that older Pythons had as opcodes, or that are operators
 _INTRINSIC_OPS: Final = {
@@ -137,43 +137,13 @@ def _compare(tables: Tables, arg: int) -> tuple[Canonical, ...]:
     return (("COMPARE_OP", COMPARE_SYMBOLS[arg >> 4]),)
 
 
-#: (raw name, canonical name, kind) of jumps
-_JUMPS: Final = (
-    ("JUMP_FORWARD", "JUMP", Kind.FORWARD),
-    ("JUMP_BACKWARD", "JUMP", Kind.BACKWARD),
-    ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP", Kind.BACKWARD),
-    ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_TRUE", Kind.FORWARD),
-    ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_FALSE", Kind.FORWARD),
-    ("POP_JUMP_IF_NONE", "POP_JUMP_IF_NONE", Kind.FORWARD),
-    ("POP_JUMP_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE", Kind.FORWARD),
-    ("FOR_ITER", "FOR_ITER", Kind.FORWARD),
-    ("SEND", "SEND", Kind.FORWARD),
-)
-
-
-def _return_const(arg: Any) -> tuple[RawOp, ...]:
-    return (RawOp("RETURN_CONST", Kind.CONST, arg),)
-
-
 TABLE: Final[dict[str, Decoding]] = {
     **COMMON_TABLE,
-    **same(_NONE, Kind.NONE),
-    **same(_INT, Kind.INT),
-    **same(_LOCAL, Kind.LOCAL),
-    **same(_NAME, Kind.NAME),
-    **same(_CELL, Kind.CELL),
-    **{raw: Decoding(op, kind) for raw, op, kind in _JUMPS},
-    # the argument is the depth of the stack of exception blocks
-    "YIELD_VALUE": Decoding("YIELD_VALUE", Kind.INT),
+    **same({**_SAME, Kind.FORWARD: _JUMPS}),
     "END_FOR": one("END_FOR", lambda arg: 2),
-    "RETURN_CONST": Decoding("RETURN_CONST", Kind.CONST),
-    "KW_NAMES": custom(kw_names),
-    "CALL": custom(call_after_kw_names),
-    "CALL_FUNCTION_EX": one("CALL_FUNCTION_EX", lambda arg: bool(arg & 1)),
     "CALL_INTRINSIC_1": custom(intrinsic_1),
     "CALL_INTRINSIC_2": custom(intrinsic_2),
     "COMPARE_OP": custom(_compare),
-    "FORMAT_VALUE": one("FORMAT_VALUE", lambda arg: (CONVERSIONS[arg & 3], bool(arg & 4))),
     "LOAD_ATTR": custom(load_attr),
     "LOAD_SUPER_ATTR": custom(load_super_attr),
 }
@@ -181,18 +151,10 @@ TABLE: Final[dict[str, Decoding]] = {
 LOWER: Final[dict[str, Lower]] = {
     **COMMON_LOWER,
     **LOWER_INTRINSICS,
-    **same_lower(_NONE, Kind.NONE),
-    **same_lower(_INT, Kind.INT),
-    **same_lower(_LOCAL, Kind.LOCAL),
-    **same_lower(_NAME, Kind.NAME),
-    **same_lower(_CELL, Kind.CELL),
-    "YIELD_VALUE": lower_int("YIELD_VALUE"),
+    **same_lower(_SAME),
     "END_FOR": lambda arg: (RawOp("END_FOR"),),
-    "RETURN_CONST": _return_const,
     "CALL": _lower_call,
-    "CALL_FUNCTION_EX": lower_int("CALL_FUNCTION_EX"),
     "COMPARE_OP": lower_int("COMPARE_OP", lambda symbol: COMPARE_ARGS[symbol] << 4 | COMPARE_MASKS[symbol]),
-    "FORMAT_VALUE": lower_int("FORMAT_VALUE", lambda arg: CONVERSIONS.index(arg[0]) | (4 if arg[1] else 0)),
     "LOAD_ATTR": lambda arg: (RawOp("LOAD_ATTR", Kind.NAME, arg, 1, 0),),
     "LOAD_METHOD": lambda arg: (RawOp("LOAD_ATTR", Kind.NAME, arg, 1, 1),),
     "LOAD_SUPER_ATTR": _lower_super_attr,
@@ -203,12 +165,3 @@ LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {"FOR_ITER": (RawOp("END_FOR"),)
 JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
 LOCALS_ARE_ANEW: Final = False
-
-_JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
-    (op, kind is Kind.BACKWARD): raw for raw, op, kind in _JUMPS if raw != "JUMP_BACKWARD_NO_INTERRUPT"
-}
-
-
-def jump_opname(op: str, backward: bool) -> str | None:
-    """The raw name of canonical jump `op`, or None where 3.12 has none for that direction."""
-    return _JUMP_NAMES.get((op, backward))

@@ -18,6 +18,7 @@ from dynajit.bytecode.common import (
     Decoding,
     Kind,
     Lower,
+    Names,
     RawOp,
     Tables,
     custom,
@@ -31,6 +32,7 @@ from dynajit.bytecode.py312 import LOWER as LOWER_312
 from dynajit.bytecode.py312 import TABLE as TABLE_312
 
 _GONE: Final = ("KW_NAMES", "FORMAT_VALUE", "LOAD_CLOSURE")
+_SAME: Final[Names] = {Kind.NONE: "TO_BOOL", Kind.INT: "CALL_KW SET_FUNCTION_ATTRIBUTE"}
 
 
 def _load_fast(tables: Tables, arg: int) -> tuple[Canonical, ...]:
@@ -77,8 +79,7 @@ def _lower_format(arg: tuple[str | None, bool]) -> tuple[RawOp, ...]:
 
 TABLE: Final[dict[str, Decoding]] = {
     **{name: decoding for name, decoding in TABLE_312.items() if name not in _GONE},
-    **same("TO_BOOL", Kind.NONE),
-    **same("CALL_KW SET_FUNCTION_ATTRIBUTE", Kind.INT),
+    **same(_SAME),
     "LOAD_FAST": custom(_load_fast),
     "LOAD_FAST_LOAD_FAST": pair("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": pair("STORE_FAST", "LOAD_FAST"),
@@ -94,8 +95,7 @@ TABLE: Final[dict[str, Decoding]] = {
 
 LOWER: Final[dict[str, Lower]] = {
     **LOWER_312,
-    **same_lower("TO_BOOL", Kind.NONE),
-    **same_lower("CALL_KW SET_FUNCTION_ATTRIBUTE", Kind.INT),
+    **same_lower(_SAME),
     "LOAD_CLOSURE": lambda name: (RawOp("LOAD_FAST", Kind.CELL, name),),
     "MAKE_FUNCTION": _lower_make_function,
     "CALL": _lower_call,
@@ -116,14 +116,3 @@ JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {
 }
 NULL_AFTER_CALLABLE: Final = True
 LOCALS_ARE_ANEW: Final = True
-
-_JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
-    (decoding.op, decoding.kind is Kind.BACKWARD): raw
-    for raw, decoding in TABLE.items()
-    if decoding.kind in (Kind.FORWARD, Kind.BACKWARD) and raw != "JUMP_BACKWARD_NO_INTERRUPT"
-}
-
-
-def jump_opname(op: str, backward: bool) -> str | None:
-    """The raw name of canonical jump `op`, or None where 3.13 has none for that direction."""
-    return _JUMP_NAMES.get((op, backward))

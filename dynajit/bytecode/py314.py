@@ -17,6 +17,7 @@ from dynajit.bytecode.common import (
     Decoding,
     Kind,
     Lower,
+    Names,
     RawOp,
     Tables,
     custom,
@@ -36,6 +37,7 @@ from dynajit.bytecode.py313 import pair
 _GONE: Final = frozenset(
     {"BINARY_SUBSCR", "BEFORE_WITH", "BEFORE_ASYNC_WITH", "BUILD_CONST_KEY_MAP", "LOAD_ASSERTION_ERROR", "RETURN_CONST"}
 )
+_SAME: Final[Names] = {Kind.NONE: "BUILD_TEMPLATE", Kind.INT: "BUILD_INTERPOLATION"}
 #: BINARY_OP's argument for container[key]
 _SUBSCRIPT: Final = len(BINARY_ARGS)
 #: LOAD_COMMON_CONSTANT's argument → object (Include/internal/pycore_opcode_utils.h); 0 is AssertionError
@@ -61,8 +63,7 @@ def _lower_call_function_ex(has_kwargs: Any) -> tuple[RawOp, ...]:
 
 TABLE: Final[dict[str, Decoding]] = {
     **{name: decoding for name, decoding in TABLE_313.items() if name not in _GONE},
-    **same("BUILD_TEMPLATE", Kind.NONE),
-    **same("BUILD_INTERPOLATION", Kind.INT),
+    **same(_SAME),
     "LOAD_FAST_BORROW": TABLE_313["LOAD_FAST"],
     "LOAD_FAST_BORROW_LOAD_FAST_BORROW": pair("LOAD_FAST", "LOAD_FAST"),
     "LOAD_SMALL_INT": one("LOAD_CONST", int),
@@ -78,8 +79,7 @@ TABLE: Final[dict[str, Decoding]] = {
 
 LOWER: Final[dict[str, Lower]] = {
     **{name: lower for name, lower in LOWER_313.items() if name not in _GONE},
-    **same_lower("BUILD_TEMPLATE", Kind.NONE),
-    **same_lower("BUILD_INTERPOLATION", Kind.INT),
+    **same_lower(_SAME),
     "BINARY_SUBSCR": lambda arg: (RawOp("BINARY_OP", Kind.INT, _SUBSCRIPT),),
     "LOAD_ASSERTION_ERROR": lambda arg: (RawOp("LOAD_COMMON_CONSTANT", Kind.INT, 0),),
     "LOAD_SPECIAL": lower_int("LOAD_SPECIAL", _SPECIAL.index),
@@ -95,14 +95,3 @@ LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {
     "FOR_ITER": (RawOp("END_FOR"), RawOp("POP_ITER")),
     "SEND": (RawOp("END_SEND"),),
 }
-
-_JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
-    (decoding.op, decoding.kind is Kind.BACKWARD): raw
-    for raw, decoding in TABLE.items()
-    if decoding.kind in (Kind.FORWARD, Kind.BACKWARD) and raw != "JUMP_BACKWARD_NO_INTERRUPT"
-}
-
-
-def jump_opname(op: str, backward: bool) -> str | None:
-    """The raw name of canonical jump `op`, or None where 3.14 has none for that direction."""
-    return _JUMP_NAMES.get((op, backward))

@@ -12,7 +12,7 @@ import opcode
 import sys
 from typing import Final, cast
 
-from dynajit.bytecode.common import Target
+from dynajit.bytecode.common import NO_INTERRUPT, Kind, Target
 
 #: CPython (major, minor) → module
 KNOWN: Final[dict[tuple[int, int], str]] = {
@@ -32,6 +32,16 @@ def target() -> Target:
         name, (major, minor) = sys.implementation.name, version
         raise ImportError(f"dynajit knows the bytecode of CPython {known}; this is {name} {major}.{minor}")
     return cast(Target, importlib.import_module(KNOWN[version]))
+
+
+@functools.cache
+def jump_names() -> dict[tuple[str, bool], str]:
+    """The raw names of jumps by the canonical one and whether they go backward; a Python may lack one direction."""
+    return {
+        (decoding.op, decoding.kind is Kind.BACKWARD): raw
+        for raw, decoding in target().TABLE.items()
+        if decoding.kind in (Kind.FORWARD, Kind.BACKWARD) and raw != NO_INTERRUPT
+    }
 
 
 @functools.cache
