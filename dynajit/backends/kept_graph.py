@@ -16,6 +16,7 @@ from torch.fx.node import map_aggregate
 
 from dynajit.aot.trace import has_symbols
 from dynajit.codegen.plan import BufferRef
+from dynajit.constants import NotData
 from dynajit.graph.meta import value_of
 from dynajit.runtime import plan_data
 
@@ -30,13 +31,13 @@ def to_data(forward: Callable[..., Any], name: Name) -> Data:
     """The nodes. Raises NotData, or what `name` raises."""
     module = getattr(forward, "__self__", None)
     if not isinstance(module, torch.fx.GraphModule):
-        raise plan_data.NotData(f"a {type(forward).__name__} runs where its graph would operator by operator")
+        raise NotData(f"a {type(forward).__name__} runs where its graph would operator by operator")
     targets: list[Data] = []
     places: dict[Any, int] = {}
     rows: list[Data] = []
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
-            raise plan_data.NotData(f"its graph holds {node.target}, an object of this process")
+            raise NotData(f"its graph holds {node.target}, an object of this process")
         target: Any = node.target
         if node.op == "call_function":
             if target not in places:

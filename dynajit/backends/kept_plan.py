@@ -29,6 +29,7 @@ from dynajit.backends import kept_graph
 from dynajit.backends.registry import lookup_backend
 from dynajit.codegen.plan import Plan
 from dynajit.codegen.refusal import BackwardRerun
+from dynajit.constants import NotData
 from dynajit.runtime import cpu, plan_data, store, toolchain
 
 # more of a tensor in a graph is no number that stands in the program's text
@@ -41,23 +42,16 @@ _SUFFIX = ".variant"
 _MAX_PARTIAL = 2
 
 
-class NotKept(Exception):
+class NotKept(NotData):
     """Something of a variant has no form as data, or a condition does not hold here; the text says what."""
 
 
 def to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, Any]:
     """The callable that `codegen` returned for a graph; `name` gives how another process finds a function. Raises
-    NotKept."""
-    try:
-        return _to_data(compiled, name)
-    except plan_data.NotData as why:
-        raise NotKept(str(why)) from None
-
-
-def _to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, Any]:
+    NotData."""
     if isinstance(compiled, _C.RuntimeCall):
         written = compiled.written if compiled.eager is not None else None
-        return {"inner": _to_data(compiled.compiled, name), "written": written, "no_autocast": compiled.no_autocast}
+        return {"inner": to_data(compiled.compiled, name), "written": written, "no_autocast": compiled.no_autocast}
     if isinstance(compiled, _C.TrainingCall):
         return _training_to_data(compiled, name)
     plan = getattr(compiled, "plan", None) if isinstance(compiled, _C.PlanExecutor) else None
@@ -72,7 +66,7 @@ def _training_to_data(compiled: _C.TrainingCall, name: kept_graph.Name) -> dict[
     forward, backward, *numbers, again, partial = compiled.made_of[:9]
     if again is not None and not isinstance(again, DoubleBackward):
         raise NotKept("its backward is differentiated in a way of the program's")
-    halves: dict[str, Any] = {"forward": _to_data(forward, name), "backward": None, "backwards": [], "whole": None}
+    halves: dict[str, Any] = {"forward": to_data(forward, name), "backward": None, "backwards": [], "whole": None}
     if partial is None:
         halves["backward"] = _backward_to_data(backward, name)
     else:
@@ -104,7 +98,7 @@ def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name
     """The plan, with the graph that raises the operator's error where a kernel refuses a value."""
     if compiled is None:
         return None
-    data = _to_data(compiled, name)
+    data = to_data(compiled, name)
     if may_refuse(data):
         inner, inside = (compiled.compiled, data["inner"]) if isinstance(compiled, _C.RuntimeCall) else (compiled, data)
         plan: Plan = inner.plan  # type: ignore[attr-defined]
@@ -117,17 +111,10 @@ def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name
 
 def from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> Callable[..., Any]:
     """The callable that was written; `overlapping` is called instead where an input that it writes overlaps another
-    one; `find` finds functions. Raises NotKept, ToolchainError, OSError."""
-    try:
-        return _from_data(data, overlapping, find)
-    except plan_data.NotData as why:
-        raise NotKept(str(why)) from None
-
-
-def _from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> Callable[..., Any]:
+    one; `find` finds functions. Raises NotData, ToolchainError, OSError."""
     if "inner" in data:
         eager = overlapping if data["written"] is not None else None
-        inner = _from_data(data["inner"], overlapping, find)
+        inner = from_data(data["inner"], overlapping, find)
         return _C.RuntimeCall(inner, eager, data["written"] or (), data["no_autocast"])
     if "forward" in data:
         return _training_of(data, overlapping, find)
@@ -142,7 +129,7 @@ def _from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept
 
 def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> _C.TrainingCall:
     def made(part: dict[str, Any] | None) -> Any:
-        return None if part is None else _from_data(part, overlapping, find)
+        return None if part is None else from_data(part, overlapping, find)
 
     n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws = data["numbers"]
     backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None

@@ -21,6 +21,7 @@ from dynajit.backends.codegen import export_plan
 from dynajit.capture.shared import unshared
 from dynajit.codegen import CannotGenerate
 from dynajit.codegen.plan import Plan
+from dynajit.constants import NotData
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, ExportError
 from dynajit.exported import trees
 from dynajit.exported.program import PortableProgram, layout, versions
@@ -151,7 +152,7 @@ class _GraphRecorder:
         self.examples = examples
         try:
             compiled = export_plan(gm, examples, self._made)
-        except (CannotGenerate, toolchain.ToolchainError, plan_data.NotData) as error:
+        except (CannotGenerate, toolchain.ToolchainError, NotData) as error:
             raise ExportError(f"it can't be planned: {error}") from error
         whole = compiled
         while isinstance(whole, _C.RuntimeCall):

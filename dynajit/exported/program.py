@@ -18,6 +18,7 @@ import torch
 
 from dynajit import torch_compat
 from dynajit.codegen.plan import Plan
+from dynajit.constants import NotData
 from dynajit.exc import ArtifactError
 from dynajit.exported import trees
 from dynajit.exported import weights as safetensors
@@ -159,7 +160,7 @@ def load_program(
         if str(file.path) in str(error):
             raise
         return file.refuse(str(error))  # type: ignore[no-any-return]
-    except plan_data.NotData as error:
+    except NotData as error:
         return file.refuse(f"its plan can't be used: {error}")  # type: ignore[no-any-return]
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError, AttributeError) as error:
         return file.refuse(f"it is not as dynajit writes it ({type(error).__name__}: {error})")  # type: ignore[no-any-return]

@@ -14,13 +14,14 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit import _C, symbols
+from dynajit import _C, constants, symbols
 from dynajit.backends.kept_plan import NotKept
 from dynajit.bytecode import decode, part_of
+from dynajit.constants import NotData
 from dynajit.guards import source as sources
 from dynajit.guards.source import Source
 from dynajit.kept.conditions import FIELDS, tree_of, tree_to_data
-from dynajit.kept.describe import Data, Describer, constant, constant_of
+from dynajit.kept.describe import Data, Describer
 from dynajit.kept.parts import Finder, Parts, part_to_data
 from dynajit.resume.rerun import Rerun
 
@@ -77,12 +78,12 @@ class CodeWriter:
         if kind is types.FunctionType and _C.code_flags(value.__code__) & _OURS:
             return ["function", self.write(value.__code__), self.finder.globals_to_data(value.__globals__)]
         if isinstance(value, types.BuiltinMethodType) and type(value.__self__) in (str, bytes):
-            return ["method", constant(value.__self__), value.__name__]
+            return ["method", constants.encode(value.__self__), value.__name__]
         if kind in (set, frozenset) or value is set or value is frozenset:
             raise NotKept(_OF_SETS)
         try:
-            return constant(value)
-        except NotKept:
+            return constants.encode(value)
+        except NotData:
             return self.describer.name(value)
 
     def _call_object(self, function: types.FunctionType) -> Data:
@@ -133,14 +134,14 @@ class CodeReader:
             case "filler":
                 return _C.AttributeFiller(tuple(value[1]))
             case "method":
-                return getattr(constant_of(value[1]), value[2])
+                return getattr(constants.decode(value[1]), value[2])
             case "named" | "globals":
                 return self.describer.find(value)
             case "computes":
                 return symbols.function_of(tree_of(value[1]), tuple(value[2]))
             case "function" | "part" | "body":
                 return self._function(*value)
-        return constant_of(value)
+        return constants.decode(value)
 
     def _function(self, kind: str, data: Data, where: Data, expected: Sequence[Data] = ()) -> Any:
         """A function that the code calls: generated, or how one goes on."""
@@ -163,7 +164,7 @@ def path(source: Source) -> Data:
     if fields is None:
         raise NotKept(f"{source.name()} is reached by a {type(source).__name__}")
     base = None if source.base is None else path(source.base)
-    return [type(source).__name__, base, *(constant(getattr(source, field)) for field in fields)]
+    return [type(source).__name__, base, *(constants.encode(getattr(source, field)) for field in fields)]
 
 
 def source_of(data: Data) -> Source:
@@ -172,6 +173,6 @@ def source_of(data: Data) -> Source:
     if kind not in FIELDS:
         raise NotKept(f"no kind of source is called {kind}")
     made: Any = getattr(sources, kind)
-    values = map(constant_of, fields)
+    values = map(constants.decode, fields)
     found: Source = made(*values) if base is None else made(source_of(base), *values)
     return found

@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from dynajit import _C
+from dynajit import _C, constants
 from dynajit.backends.kept_plan import NotKept
+from dynajit.constants import NotData
 from dynajit.guards import source as sources
 from dynajit.guards.assumed import Assumptions
 from dynajit.guards.guard import Guard, Held
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import Environment, Source, Unreachable
-from dynajit.kept.describe import HEAP_TYPE, Data, Describer, constant, constant_of
+from dynajit.kept.describe import HEAP_TYPE, Data, Describer
 from dynajit.report.shown import short
 from dynajit.values.containers.set_history import has_members
 from dynajit.values.effects.loggers import only_prints, tells, told_by
@@ -84,8 +85,8 @@ class Writer:
         if type(value) in (tuple, list):
             return [type(value).__name__, *map(self.value, value)]
         try:
-            return constant(value)
-        except NotKept:
+            return constants.encode(value)
+        except NotData:
             return self.describer.name(value)
 
     def fact(self, obj: Any) -> int:
@@ -106,7 +107,7 @@ class Writer:
         source = None if guard.source is None else self.source(guard.source)
         try:
             params = self._params(guard.kind, guard.params, guard.source)
-        except NotKept as why:
+        except (NotKept, NotData) as why:
             raise NotKept(f"{guard.describe()}: {why}") from None
         return [len(self.rows), guard.kind, source, *params]
 
@@ -220,7 +221,7 @@ class Reader:
         if isinstance(data, list) and data[0] in ("tuple", "list"):
             return (tuple if data[0] == "tuple" else list)(map(self.value, data[1:]))
         named = isinstance(data, list) and data[0] in ("named", "globals")
-        return self.describer.find(data) if named else constant_of(data)
+        return self.describer.find(data) if named else constants.decode(data)
 
     def _guard(self, kind: str, place: int | None, *data: Data) -> Guard:
         if place is None:
@@ -317,7 +318,7 @@ def _modes(state: _C.GlobalState) -> list[Data]:
 
 
 def _tensor(spec: _C.TensorSpec) -> list[Data]:
-    return [constant(spec.dtype), constant(spec.device), spec.requires_grad, spec.dual, spec.key_set]
+    return [constants.encode(spec.dtype), constants.encode(spec.device), spec.requires_grad, spec.dual, spec.key_set]
 
 
 def _numbers(numbers: Sequence[int | None] | None) -> list[int | None] | None:
@@ -326,8 +327,8 @@ def _numbers(numbers: Sequence[int | None] | None) -> list[int | None] | None:
 
 def tree_to_data(tree: Any) -> Data:
     """A tree of `dynajit/symbols.py`: tuples of texts and numbers."""
-    return [tree_to_data(part) for part in tree] if isinstance(tree, tuple) else ["leaf", constant(tree)]
+    return [tree_to_data(part) for part in tree] if isinstance(tree, tuple) else ["leaf", constants.encode(tree)]
 
 
 def tree_of(data: Data) -> Any:
-    return constant_of(data[1]) if data[0] == "leaf" else tuple(map(tree_of, data))
+    return constants.decode(data[1]) if data[0] == "leaf" else tuple(map(tree_of, data))

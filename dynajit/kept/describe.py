@@ -8,7 +8,6 @@ and its metaclass; an instance of a class written in Python is only its class: w
 
 from __future__ import annotations
 
-import base64
 import contextvars
 import enum
 import functools
@@ -24,12 +23,13 @@ from typing import Any
 
 import torch
 
+from dynajit import constants
 from dynajit.backends.kept_plan import NotKept
+from dynajit.constants import NotData
 from dynajit.values.objects.lookup import is_trusted, namespace_of
 
 Data = Any
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_*
-_TORCH_NAMED = (torch.dtype, torch.layout, torch.memory_format)
 _DESCRIPTORS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType),
@@ -41,61 +41,6 @@ _NOT_OF_CLASS = frozenset({"__doc__", "__dict__", "__weakref__", "__module__", "
 # what holds the function that was written, under the names of these attributes
 _WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "fdel", "func")
 _MAX_WRAPPED = 8
-
-
-def constant(value: Any) -> Data:
-    """JSON for a constant: itself, or a list that begins with what it is. Raises NotKept."""
-    kind = type(value)
-    if value is None or kind in (bool, int, str):
-        return value
-    if kind is float:
-        return ["float", value.hex()]
-    if kind is complex:
-        return ["complex", value.real.hex(), value.imag.hex()]
-    if kind is bytes:
-        return ["bytes", base64.b64encode(value).decode()]
-    if value is Ellipsis or value is NotImplemented:
-        return ["ellipsis" if value is Ellipsis else "not implemented"]
-    if kind is slice:
-        return ["slice", *map(constant, (value.start, value.stop, value.step))]
-    if kind is range:
-        return ["range", value.start, value.stop, value.step]
-    if kind in (tuple, torch.Size):
-        return ["tuple" if kind is tuple else "Size", *map(constant, value)]
-    if kind is frozenset:
-        return ["frozenset", *sorted(map(constant, value), key=repr)]
-    if isinstance(value, _TORCH_NAMED):
-        return ["torch", str(value).removeprefix("torch.")]
-    if kind is torch.device:
-        return ["device", value.type, value.index]
-    raise NotKept(f"a {kind.__qualname__} is no constant")
-
-
-def constant_of(data: Data) -> Any:
-    """The constant that was written. Raises NotKept."""
-    if not isinstance(data, list):
-        return data
-    kind, *rest = data
-    match kind:
-        case "float":
-            return float.fromhex(*rest)
-        case "complex":
-            return complex(*map(float.fromhex, rest))
-        case "bytes":
-            return base64.b64decode(*rest)
-        case "ellipsis" | "not implemented":
-            return Ellipsis if kind == "ellipsis" else NotImplemented
-        case "slice" | "range":
-            return {"slice": slice, "range": range}[kind](*map(constant_of, rest))
-        case "tuple" | "Size" | "frozenset":
-            return {"tuple": tuple, "Size": torch.Size, "frozenset": frozenset}[kind](map(constant_of, rest))
-        case "torch":
-            found = getattr(torch, *rest)
-            if isinstance(found, _TORCH_NAMED):
-                return found
-        case "device":
-            return torch.device(*rest)
-    raise NotKept(f"a constant of kind {kind!r}")
 
 
 class Describer:
@@ -146,7 +91,7 @@ class Describer:
             named = [[name, self.of(value)] for name, value in obj.keywords.items()]
             return ["partial", self.of(obj.func), [self.of(arg) for arg in obj.args], named]
         if kind is re.Pattern:
-            return ["pattern", constant(obj.pattern), obj.flags]
+            return ["pattern", constants.encode(obj.pattern), obj.flags]
         if kind is contextvars.ContextVar:
             return ["context variable", obj.name]
         if kind is types.CellType:
@@ -154,7 +99,7 @@ class Describer:
         found = _member_of_c(obj) or self._wrapper(obj)
         if found is None and (kind in _CONTAINERS or is_plain(kind) or kind in (torch.Tensor, torch.nn.Parameter)):
             found = ["instance", self.of(kind)]
-        return constant(obj) if found is None else found
+        return constants.encode(obj) if found is None else found
 
     def _wrapper(self, obj: Any) -> Data | None:
         if isinstance(obj, property):
@@ -189,7 +134,7 @@ class Describer:
         """A constant of code: of generated code also functions that it calls."""
         if isinstance(value, types.CodeType):
             return self.code(value)
-        return self.of(value) if isinstance(value, types.FunctionType) else constant(value)
+        return self.of(value) if isinstance(value, types.FunctionType) else constants.encode(value)
 
     def _function(self, function: types.FunctionType) -> str:
         """The code, and the marks that say how it is traced. Defaults and cells may be given others while it is the
@@ -199,8 +144,8 @@ class Describer:
 
     def _shallow(self, value: Any) -> Data:
         try:
-            return constant(value)
-        except NotKept:
+            return constants.encode(value)
+        except NotData:
             return type(value).__qualname__
 
     def _class(self, kind: type) -> str:
@@ -231,7 +176,7 @@ class Describer:
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if type(value) in (bool, str, type(None), float) and trusted:
-            return constant(value)
+            return constants.encode(value)
         inner = [getattr(value, name, None) for name in _WRAPPERS] if isinstance(value, _WRAPPING) else ()
         functions = [self._function(each) for each in inner if isinstance(each, types.FunctionType)]
         return [type(value).__qualname__, *functions]

@@ -18,6 +18,7 @@ from typing import Any
 
 from dynajit.backends import kept_plan
 from dynajit.backends.kept_plan import NotKept
+from dynajit.constants import NotData
 from dynajit.exc import DynajitError
 from dynajit.kept import key, variant
 from dynajit.kept.describe import Data
@@ -48,7 +49,7 @@ class Lookup:
         self._key: str | None = None
         try:
             self._key = key.of_call(settings, function, values)
-        except (NotKept, DynajitError) as why:  # no compiler
+        except (NotData, DynajitError) as why:  # no compiler
             self._tell("not kept", str(why))
 
     def load(self, parts: Parts) -> variant.Loaded | None:
@@ -59,7 +60,7 @@ class Lookup:
                 if contents is None:
                     break
                 found = self._loaded(contents, parts)
-            except (NotKept, DynajitError, OSError) as why:
+            except (NotData, DynajitError, OSError) as why:
                 self.missed.append(str(why))
                 continue
             counters["kept"]["loaded"] += 1
@@ -91,7 +92,7 @@ class Lookup:
             contents = json.dumps(data, separators=(",", ":")).encode()
             slot = len(self.missed) if len(self.missed) < SLOTS else _any_slot(contents)
             kept_plan.write(self._name(slot), contents)
-        except (NotKept, OSError) as why:
+        except (NotData, OSError) as why:
             counters["kept"][f"not kept: {_reason(str(why))}"] += 1
             self._tell("not kept", str(why))
             return

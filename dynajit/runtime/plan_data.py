@@ -12,14 +12,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from dynajit import constants
 from dynajit.codegen import plan as plans
 from dynajit.codegen.plan import Buffer, BufferRef, ExternStep, KernelInfo, Plan, SizeStep
+from dynajit.constants import NotData, text, word
 from dynajit.loopir.size import RuntimeFloat, Size, SizeSymbol
 
 _STEPS: dict[str, Any] = {
@@ -28,17 +29,12 @@ _STEPS: dict[str, Any] = {
         *(plans.AllocStep, plans.KernelStep, ExternStep, plans.ViewStep, SizeStep, plans.FreeStep, plans.TouchStep),
     )
 }
-_NAMED = (torch.dtype, torch.memory_format, torch.layout)
 # what the text of a size may be made of
 _ARITHMETIC = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name, ast.Load),
     *(ast.Constant, ast.List, ast.Attribute, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 _FUNCTIONS = ("small", "float_bits", "int", "float", "abs", "min", "max", "round", "bool")
-
-
-class NotData(Exception):
-    """Something of the plan has no form as data; the text says what."""
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -64,15 +60,15 @@ def from_data(data: dict[str, Any], source: str, constants: dict[str, torch.Tens
         decoder = Decoder()
         buffers = [decoder.buffer(row) for row in data["buffers"]]
         return Plan(
-            _text(data["name"]),
+            text(data["name"]),
             source,
             tuple(
-                KernelInfo(_word(name), int(arity), tuple(map(_text, ops)), (), bool(checked), tuple(map(_word, sizes)))
+                KernelInfo(word(name), int(arity), tuple(map(text, ops)), (), bool(checked), tuple(map(word, sizes)))
                 for name, arity, ops, checked, sizes in data["kernels"]
             ),
             {buffer.name: buffer for buffer in buffers},
-            tuple(map(_word, data["inputs"])),
-            {_word(name): constants[name] for name in data["constants"]},
+            tuple(map(word, data["inputs"])),
+            {word(name): constants[name] for name in data["constants"]},
             tuple(map(decoder.step, data["steps"])),
             tuple(map(decoder.value, data["outputs"])),
         )
@@ -124,33 +120,19 @@ def _own_function(module: str, name: str) -> Any:
 
 def encode(value: Any) -> Any:
     """JSON for a value: itself, or a list that begins with what it is."""
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else ["float", repr(value)]
     if isinstance(value, BufferRef):
         return ["ref", value.name]
     if isinstance(value, Size):
         return ["size", [[factor, *(s.name for s in key)] for key, factor in value.terms.items()], _symbols(value)]
     if isinstance(value, RuntimeFloat):
         return ["real", value.name, encode(value.bits)]
-    if isinstance(value, _NAMED):
-        return ["torch", str(value).removeprefix("torch.")]
-    if isinstance(value, torch.device):
-        return ["device", str(value)]
-    if isinstance(value, complex):
-        return ["complex", repr(value)]
-    if value is Ellipsis:
-        return ["ellipsis"]
-    if isinstance(value, slice):
-        return ["slice", *map(encode, (value.start, value.stop, value.step))]
     if isinstance(value, tuple):
         return ["tuple", *map(encode, value)]
     if isinstance(value, list):
         return ["list", *map(encode, value)]
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return ["dict", {key: encode(item) for key, item in value.items()}]
-    raise NotData(f"an argument of type {type(value).__name__}")
+    return constants.encode(value, encode)
 
 
 def _symbols(size: Size) -> list[list[Any]]:
@@ -169,7 +151,7 @@ class Decoder:
         kind = self.value(dtype)
         if not isinstance(kind, torch.dtype):
             raise NotData("a buffer's dtype is none")
-        return Buffer(_word(name), self.sizes(shape), self.sizes(stride), kind, plans.CPU)
+        return Buffer(word(name), self.sizes(shape), self.sizes(stride), kind, plans.CPU)
 
     def sizes(self, row: list[Any]) -> tuple[Any, ...]:
         found = tuple(map(self.value, row))
@@ -179,56 +161,40 @@ class Decoder:
 
     def step(self, row: list[Any]) -> Any:
         kind, fields = row
-        made = {_word(name): self.value(value) for name, value in fields.items()}
+        made = {word(name): self.value(value) for name, value in fields.items()}
         if kind == "ExternStep":
             made["target"] = target_named(made["target"])
         if kind == "SizeStep":
-            _word(made["symbol"])
+            word(made["symbol"])
             if made["what"] == "expression":
                 check_arithmetic(made["source"])
         return _STEPS[kind](**made)
 
     def value(self, value: Any) -> Any:
-        if not isinstance(value, list):
-            if value is None or type(value) in (bool, int, str, float):
-                return value
-            raise NotData(f"a value of type {type(value).__name__}")
-        kind, *rest = value
+        kind, *rest = value if isinstance(value, list) else (None,)
         match kind:
-            case "float" | "complex":
-                return {"float": float, "complex": complex}[kind](_text(rest[0]))
             case "ref":
-                return BufferRef(_text(rest[0]))
+                return BufferRef(text(rest[0]))
             case "size":
                 known = {row[0]: self.symbol(*row) for row in rest[1]}
                 return Size({tuple(known[name] for name in names): int(factor) for factor, *names in rest[0]})
             case "real":
-                return RuntimeFloat(_word(rest[0]), self.value(rest[1]))
-            case "torch":
-                found = getattr(torch, _word(rest[0]))
-                if isinstance(found, _NAMED):
-                    return found
-            case "device":
-                return torch.device(_text(rest[0]))
-            case "ellipsis":
-                return Ellipsis
-            case "slice":
-                return slice(*map(self.value, rest))
-            case "tuple" | "list":
-                return {"tuple": tuple, "list": list}[kind](map(self.value, rest))
+                return RuntimeFloat(word(rest[0]), self.value(rest[1]))
+            case "list":
+                return list(map(self.value, rest))
             case "dict":
-                return {_text(key): self.value(item) for key, item in rest[0].items()}
-        raise NotData(f"a value of kind {kind!r}")
+                return {text(key): self.value(item) for key, item in rest[0].items()}
+        return constants.decode(value, self.value)
 
     def symbol(self, name: str, low: int, hint: int, high: int | None) -> SizeSymbol:
-        return self.symbols.setdefault(_word(name), SizeSymbol(name, int(low), int(hint), high))
+        return self.symbols.setdefault(word(name), SizeSymbol(name, int(low), int(hint), high))
 
 
 def target_named(name: Any) -> Any:
     """The operator or function of that name. Raises NotData."""
-    text = _text(name)
-    if "::" in text:
-        namespace, _, rest = text.partition("::")
+    called = text(name)
+    if "::" in called:
+        namespace, _, rest = called.partition("::")
         packet, _, overload = rest.rpartition(".")
         try:
             found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
@@ -236,17 +202,17 @@ def target_named(name: Any) -> Any:
             found = None
         if isinstance(found, torch._ops.OpOverload):
             return found
-        raise NotData(f"the operator {text} is not registered in this process: import what registers it")
-    found = _own_function(*text.split(":", 1)) if ":" in text else None
+        raise NotData(f"the operator {called} is not registered in this process: import what registers it")
+    found = _own_function(*called.split(":", 1)) if ":" in called else None
     if found is None:
-        raise NotData(f"this dynajit has no function {text}")
+        raise NotData(f"this dynajit has no function {called}")
     return found
 
 
-def check_arithmetic(text: Any) -> None:
+def check_arithmetic(source: Any) -> None:
     """Raise NotData unless the text is arithmetic on names."""
     try:
-        tree = ast.parse(_text(text), mode="eval")
+        tree = ast.parse(text(source), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise NotData("the text of a size is no expression") from None
     for node in ast.walk(tree):
@@ -261,15 +227,3 @@ def check_arithmetic(text: Any) -> None:
             allowed = type(node.value) in (int, float, bool)
         if not allowed:
             raise NotData(f"the text of a size holds {type(node).__name__}, which is no arithmetic")
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise NotData(f"{type(value).__name__} where a text is")
-    return value
-
-
-def _word(value: Any) -> str:
-    if not _text(value).isidentifier():
-        raise NotData(f"{value!r} where a name is")
-    return value  # type: ignore[no-any-return]

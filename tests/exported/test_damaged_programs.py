@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import dynajit
+from dynajit.constants import NotData
 from dynajit.exc import ArtifactError
 from dynajit.exported import inspect_file
 from dynajit.runtime import container, plan_data
@@ -157,7 +158,7 @@ def test_kernels_for_another_processor_are_compiled_anew(good: Path, tmp_path: P
     ],
 )  # fmt: skip
 def test_text_that_is_no_arithmetic_is_not_evaluated(text: str) -> None:
-    with pytest.raises(plan_data.NotData, match="the text of a size"):
+    with pytest.raises(NotData, match="the text of a size"):
         plan_data.check_arithmetic(text)
     plan_data.check_arithmetic("(s0 // 2 + 1) * min(s1, 3) if s0 > 1 else math.floor(float(s1))")
 
@@ -166,7 +167,7 @@ def test_text_that_is_no_arithmetic_is_not_evaluated(text: str) -> None:
     "name", ["os::system.x", "os:system", "dynajit.api:compile.x", "dynajit.nowhere:x", "aten::nothing.default", "x", 3]
 )
 def test_only_known_operators_are_called(name: Any) -> None:
-    with pytest.raises(plan_data.NotData):
+    with pytest.raises(NotData):
         plan_data.target_named(name)
 
 
