@@ -38,6 +38,7 @@ from dynajit.codegen.triton.printer import PrintedTriton, rename
 from dynajit.codegen.unroll import unroll
 from dynajit.graph.meta import Repeated
 from dynajit.locks import process_lock
+from dynajit.loopir import nodes
 from dynajit.loopir.builder import affine
 from dynajit.loopir.host_numbers import HostNumber
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
@@ -48,7 +49,7 @@ from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_
 from dynajit.nested import map_leaves
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, scalars_in, values_in
+from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, values_in
 from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
@@ -333,7 +334,7 @@ def _comment(line: str) -> str:
 def _mentions(member: Tensor, what: str) -> bool:
     """Does the tensor's expression have an operation that this text names?"""
     body = getattr(member, "body", None)
-    names = {node.name for node in scalars_in(body) if isinstance(node, Op)} if body is not None else set()
+    names = {node.name for node in nodes.scalars_in(body) if isinstance(node, Op)} if body is not None else set()
     return bool(names & set(what.split()))
 
 

@@ -351,14 +351,14 @@ def unravel(index: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     return tuple(result)
 
 
-def evaluate(index: Index, values: Mapping[Axis, int]) -> int:
-    """The index's value for given values of its axes (for the reference interpreter)."""
-    total = index.constant
+def evaluate(index: Index, values: Mapping[Axis, Any]) -> Any:
+    """The index's value for given values of its axes, integers or tensors of them."""
+    total: Any = index.constant
     for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
-            total += coefficient * values[atom]
+            total = total + coefficient * values[atom]
         elif isinstance(atom, Div):
-            total += coefficient * (evaluate(atom.index, values) // atom.divisor)
+            total = total + coefficient * (evaluate(atom.index, values) // atom.divisor)
         else:
-            total += coefficient * (evaluate(atom.index, values) % atom.divisor)
+            total = total + coefficient * (evaluate(atom.index, values) % atom.divisor)
     return total

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.index import Axis, Div, Index
+from dynajit.loopir.index import Axis, Index, evaluate
 from dynajit.loopir.nodes import (
     Const,
     Extern,
@@ -28,6 +28,7 @@ from dynajit.loopir.nodes import (
     Scatter,
     Tensor,
     Value,
+    axes_for,
     axis_of,
 )
 from dynajit.loopir.ops import CHECKS, OPS, REDUCTIONS
@@ -168,8 +169,6 @@ class _Interpreter:
 
 
 def _axes(value: Value) -> list[tuple[Index, int]]:
-    from dynajit.loopir.nodes import axes_for
-
     return list(zip(axes_for(value.shape), value.shape, strict=True))
 
 
@@ -185,12 +184,4 @@ def _grid(axes: list[tuple[Index, int]]) -> dict[Axis, torch.Tensor]:
 
 
 def _at(index: Index, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
-    total = torch.tensor(index.constant)
-    for atom, coefficient in index.terms:
-        if isinstance(atom, Axis):
-            total = total + coefficient * grid[atom]
-        elif isinstance(atom, Div):
-            total = total + coefficient * (_at(atom.index, grid) // atom.divisor)
-        else:
-            total = total + coefficient * (_at(atom.index, grid) % atom.divisor)
-    return total
+    return torch.as_tensor(evaluate(index, grid))

@@ -30,33 +30,29 @@ def place(build: Builder, index: Value, axes: Sequence[Index], size: Any, check:
     return apply(check, convert(build.element(index, axes), torch.int64), number(size, torch.int64))
 
 
-@lowering(aten.gather.default)
-def _gather(build: Builder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+def _along(build: Builder, x: Value, dim: int, index: Value, whole: bool) -> Value:
+    """`x` at the places of `index` along `dim`; one place for a `whole` slice, or one for each element."""
     if not x.shape or not index.shape:
         raise NotLowered
     dim %= len(x.shape)
-    check_dtype(x.dtype)
 
     def body(axes: Axes) -> Scalar:
         at: list[Place] = list(axes)
-        at[dim] = place(build, index, axes, x.shape[dim], "inside")
+        at[dim] = place(build, index, (axes[dim],) if whole else axes, x.shape[dim], "inside")
         return fetched(x, at)
 
     return build.result(body)
+
+
+@lowering(aten.gather.default)
+def _gather(build: Builder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    check_dtype(x.dtype)
+    return _along(build, x, dim, index, whole=False)
 
 
 @lowering(aten.index_select.default)
 def _index_select(build: Builder, x: Value, dim: int, index: Value) -> Value:
-    if not x.shape or not index.shape:
-        raise NotLowered
-    dim %= len(x.shape)
-
-    def body(axes: Axes) -> Scalar:
-        at: list[Place] = list(axes)
-        at[dim] = place(build, index, (axes[dim],), x.shape[dim], "inside")
-        return fetched(x, at)
-
-    return build.result(body)
+    return _along(build, x, dim, index, whole=True)
 
 
 @lowering(aten.embedding.default)

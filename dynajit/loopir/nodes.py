@@ -20,7 +20,7 @@ An expression of dtype bfloat16 or float16 is a float that this dtype can hold: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -298,6 +298,27 @@ def expressions_of(tensor: Tensor) -> tuple[Scalar, ...]:
     if isinstance(tensor, Reduction):
         return (tensor.body, *tensor.bounds)
     return (tensor.body,) if isinstance(tensor, Pointwise) else ()
+
+
+def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
+    """Each distinct node of an expression once."""
+    seen = {scalar}
+    todo = [scalar]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, Op):
+            for argument in node.arguments:
+                if argument not in seen:
+                    seen.add(argument)
+                    todo.append(argument)
+
+
+def indices_of(node: Scalar) -> tuple[Index, ...]:
+    """Those that the node itself has."""
+    if isinstance(node, Read):
+        return node.position
+    return (node.index,) if isinstance(node, Position) else ()
 
 
 def domain_of(tensor: Tensor) -> Shape:

@@ -13,7 +13,7 @@ import torch
 
 from dynajit.loopir.build import apply, like, select
 from dynajit.loopir.index import Index, axes_of
-from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Scalar, Value, axis_of
+from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Scalar, Value, axis_of, indices_of, scalars_in
 
 
 def only_element(x: Value, dim: int) -> Scalar | None:
@@ -74,14 +74,4 @@ def _as_integer(node: Scalar) -> Scalar:
 def _moves(scalar: Scalar, own: Index) -> bool:
     """Does the expression depend on that axis?"""
     axis = axis_of(own)
-    todo, seen = [scalar], {scalar}
-    while todo:
-        node = todo.pop()
-        indices = node.position if isinstance(node, Read) else (node.index,) if isinstance(node, Position) else ()
-        if any(axis in axes_of(index) for index in indices):
-            return True
-        for argument in node.arguments if isinstance(node, Op) else ():
-            if argument not in seen:
-                seen.add(argument)
-                todo.append(argument)
-    return False
+    return any(axis in axes_of(index) for node in scalars_in(scalar) for index in indices_of(node))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from dynajit.exc import InternalError
-from dynajit.loopir.index import Index, axes_of
+from dynajit.loopir.index import axes_of
 from dynajit.loopir.nodes import (
     Const,
     Extern,
@@ -27,6 +27,7 @@ from dynajit.loopir.nodes import (
     Tensor,
     axis_of,
     expressions_of,
+    indices_of,
 )
 from dynajit.loopir.ops import OPS, REDUCTIONS, STORED
 
@@ -88,18 +89,12 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
             continue
         seen.add((node, guarded))
         _check_scalar(tensor, node, known, guarded)
-        for index in _indices(node):
+        for index in indices_of(node):
             _require(axes_of(index) <= axes, tensor, f"{index} has a foreign axis")
         if isinstance(node, Op):
             todo.extend(
                 (argument, guarded or (node.name == "guard" and n > 0)) for n, argument in enumerate(node.arguments)
             )
-
-
-def _indices(node: Scalar) -> tuple[Index, ...]:
-    if isinstance(node, Read):
-        return node.position
-    return (node.index,) if isinstance(node, Position) else ()
 
 
 def _check_scalar(tensor: Tensor, node: Scalar, known: set[Tensor], guarded: bool) -> None:

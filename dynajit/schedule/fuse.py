@@ -34,6 +34,7 @@ from dynajit.loopir.nodes import (
     axis_of,
     domain_of,
     expressions_of,
+    scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
@@ -161,20 +162,6 @@ def values_in(tree: Any) -> Iterator[Value]:
 def read_by_call(extern: Extern) -> set[Tensor]:
     """The tensors in the arguments of an extern call, and those that it holds."""
     return {*extern.holds, *(value.root for value in values_in((extern.args, extern.kwargs)))}
-
-
-def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
-    """Each distinct node of an expression once."""
-    seen = {scalar}
-    todo = [scalar]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, Op):
-            for argument in node.arguments:
-                if argument not in seen:
-                    seen.add(argument)
-                    todo.append(argument)
 
 
 class _Fusion:

@@ -49,10 +49,11 @@ from dynajit.loopir.nodes import (
     axis_of,
     domain_of,
     expressions_of,
+    scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import divides, hint_of
-from dynajit.schedule.fuse import Group, row_of, scalars_in
+from dynajit.schedule.fuse import Group, row_of
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this

@@ -15,10 +15,9 @@ from dynajit.codegen.c.expressions import NOWHERE
 from dynajit.codegen.c.halves import BLOCK, Found, Halves, Span
 from dynajit.codegen.c.text import VALUE_TYPES, number
 from dynajit.loopir.index import Axis, stride_of
-from dynajit.loopir.nodes import Op, Reduction, Tensor
+from dynajit.loopir.nodes import Op, Reduction, Tensor, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import hint_of
-from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import Kernel, Load, Section
 
 # Loops that do no more than this beside adding up keep sums of so many bytes, in the registers of four vectors, if they

@@ -19,10 +19,9 @@ from dynajit.codegen.c.lanes import BlockLoop, Lanes
 from dynajit.codegen.c.segments import cuts, outer_cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position
+from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import UNBOUNDED, Size, SizeSymbol, hint_of, size_symbols, symbols_in
-from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
 
 # Points times cost from which threads pay.

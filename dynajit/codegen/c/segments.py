@@ -15,8 +15,7 @@ import torch
 
 from dynajit.loopir import nodes
 from dynajit.loopir.index import Axis, Index, constant
-from dynajit.loopir.nodes import Const, Op, Position, Scalar
-from dynajit.schedule.fuse import scalars_in
+from dynajit.loopir.nodes import Const, Op, Position, Scalar, scalars_in
 from dynajit.schedule.loops import decided
 
 # A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter.

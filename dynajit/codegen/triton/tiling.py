@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.loopir.index import Axis, axes_of
-from dynajit.loopir.nodes import Scan
+from dynajit.loopir.nodes import Scan, scalars_in
 from dynajit.loopir.size import Size, hint_of
-from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import Kernel, Load, points_of
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
