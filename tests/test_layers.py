@@ -292,7 +292,7 @@ MAX_FOLDER_LINES = {
     "dynajit/exported": 1257,
     "dynajit/graph": 2335,
     "dynajit/guards": 1736,
-    "dynajit/interp": 4193,
+    "dynajit/interp": 4188,
     "dynajit/kept": 1382,
     "dynajit/loopir": 6125,
     "dynajit/report": 2486,

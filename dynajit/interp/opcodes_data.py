@@ -79,6 +79,12 @@ _CHANGING: dict[str, tuple[int, Callable[..., None]]] = {
     "DELETE_SUBSCR": (2, lambda tx, _, owner, key: owner.delitem(tx, key)),
     "STORE_SLICE": (4, lambda tx, _, value, owner, start, stop: owner.setitem(tx, _slice(start, stop), value)),
 }
+# Those that push something of the value on top of the stack, which stays.
+_ASKING: dict[str, Callable[..., Value]] = {
+    "GET_LEN": lambda tx, value: value.length(tx),
+    "MATCH_SEQUENCE": lambda tx, value: ConstVal(bool(value.py_type().__flags__ & (1 << 5))),
+    "MATCH_MAPPING": lambda tx, value: ConstVal(bool(value.py_type().__flags__ & (1 << 6))),
+}
 # Those that add so many values to a container that their argument finds on the stack below.
 _ADDING: dict[str, tuple[int, Callable[..., Any]]] = {
     "LIST_APPEND": (1, lambda tx, container, item: container.call_method(tx, "append", [item], {})),
@@ -104,6 +110,10 @@ def _change(count: int, step: Callable[..., None], tx: Any, frame: SymFrame, ins
     step(tx, instr.arg, *frame.popn(count))
 
 
+def _ask(step: Callable[..., Value], tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(step(tx, frame.stack[-1]))
+
+
 def _add(count: int, step: Callable[..., Any], tx: Any, frame: SymFrame, instr: Instr) -> None:
     values = frame.popn(count)
     step(tx, frame.stack[-instr.arg], *values)
@@ -121,6 +131,8 @@ _TABLES: Any = ((_give, _GIVING), (_change, _CHANGING), (_add, _ADDING), (_make,
 for _handler, _table in _TABLES:
     for _name, _row in _table.items():
         opcode(_name)(functools.partial(_handler, *_row))
+for _name, _step in _ASKING.items():
+    opcode(_name)(functools.partial(_ask, _step))
 for _name, _kind in _PLAIN.items():
     opcode(_name, simple=True)(functools.partial(_make_plain, _kind))
 
@@ -238,23 +250,6 @@ def for_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
         frame.pop()
         assert instr.target is not None
         frame.ip = instr.target
-
-
-@opcode("GET_LEN")
-def get_len(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(frame.stack[-1].length(tx))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    kind = frame.stack[-1].py_type()
-    frame.push(ConstVal(bool(kind.__flags__ & (1 << 5))))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    kind = frame.stack[-1].py_type()
-    frame.push(ConstVal(bool(kind.__flags__ & (1 << 6))))
 
 
 @opcode("MATCH_KEYS")
