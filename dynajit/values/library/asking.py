@@ -8,6 +8,7 @@ method. One more: `@asks(method, action)` below the model's `@builtin`, and abov
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from dynajit.bytecode.return_action import FORMATTED, REPRESENTED, STRUNG, Retur
 from dynajit.values.core.registry import M, tail_call
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Direct, Tracer, Value
-from dynajit.values.objects.lookup import in_python
+from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import ObjVal, lookup_type
 from dynajit.values.scalars.constant import ConstVal
 
@@ -23,7 +24,9 @@ from dynajit.values.scalars.constant import ConstVal
 def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], action: Direct) -> Value | None:
     """What a user's object answers, checked as CPython checks it; None if its class has no such method of its own, or
     the answer is not what the instruction at hand is about."""
-    if action is None or not isinstance(obj, ObjVal) or not in_python(obj.cls, method):
+    if action is None or not isinstance(obj, ObjVal):
+        return None
+    if not isinstance(rely_on(tx, obj.cls, method), types.FunctionType):
         return None
     if method == "__index__" and issubclass(obj.cls, int):
         return None  # C takes the int that it is

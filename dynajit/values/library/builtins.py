@@ -61,7 +61,7 @@ from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
 from dynajit.values.objects.local_classes import make_class, make_from_namespace
-from dynajit.values.objects.lookup import in_python
+from dynajit.values.objects.lookup import in_python, rely_on
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import (
     MISSING,
@@ -562,10 +562,10 @@ def text(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 def _own_text(tx: Tracer, value: Value, method: str) -> Value | None:
     """What the object's class gives, or an exception's."""
     if isinstance(value, ObjVal):
-        found, _ = lookup_type(value.cls, method)
+        found = rely_on(tx, value.cls, method)
         if found is object.__str__:
             method = "__repr__"
-            found, _ = lookup_type(value.cls, method)
+            found = rely_on(tx, value.cls, method)
         if isinstance(found, types.FunctionType):
             return by_rule(tx, value.call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
         if has_plain_text(value, found):
@@ -632,7 +632,7 @@ def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
 
 def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
     if isinstance(value, ObjVal):
-        found, _ = lookup_type(value.cls, "__format__")
+        found = rely_on(tx, value.cls, "__format__")
         if isinstance(found, types.FunctionType):
             return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
         if spec is None or spec.const() == "":

@@ -18,7 +18,7 @@ from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.library.methods import bare_instance
 from dynajit.values.objects.exception_groups import make_group
 from dynajit.values.objects.exceptions import ExceptionVal
-from dynajit.values.objects.lookup import hides_dict
+from dynajit.values.objects.lookup import hides_dict, rely_on
 from dynajit.values.objects.modules import ProxyVal
 from dynajit.values.objects.objects import ClassVal, ObjVal, bind, class_value, lookup_type
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal
@@ -104,6 +104,7 @@ def _new(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Val
     """What the class's `__new__` gives."""
     kind = cls.obj
     new, new_where = lookup_type(kind, "__new__")
+    rely_on(tx, kind, "__new__")
     in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
     if in_python or isinstance(new, classmethod):
         alone = lookup_type(kind, "__init__")[0] is object.__init__
@@ -160,6 +161,7 @@ def _initialise(
     tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct
 ) -> None:
     init, where = lookup_type(kind, "__init__")
+    rely_on(tx, kind, "__init__")
     if init is object.__init__ or (issubclass(kind, torch.Tensor) and not isinstance(init, types.FunctionType)):
         new, _ = lookup_type(kind, "__new__")
         if (args or kwargs) and new is object.__new__:

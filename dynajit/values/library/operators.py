@@ -23,6 +23,7 @@ from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library.formatting import format_percent
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.objects.functions import FunctionVal
+from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined
@@ -152,9 +153,9 @@ def _comparison_method(tx: Tracer, shown: str, owner: Value, method: str, other:
     """The same, of a comparison: only those written in Python are called."""
     if not isinstance(owner, ObjVal):
         return None
-    found = getattr(owner.cls, method, None)
+    found = rely_on(tx, owner.cls, method)
     # object.__ne__ asks the object's own __eq__
-    asked = owner.cls.__eq__ if found is object.__ne__ else found
+    asked = rely_on(tx, owner.cls, "__eq__") if found is object.__ne__ else found
     if isinstance(asked, types.FunctionType):
         return owner.special(tx, method)
     # a method written in C may be another class's, which will refuse the object

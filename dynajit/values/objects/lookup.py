@@ -105,10 +105,12 @@ def type_source(kind: type, name: str) -> Source:
 
 
 def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
-    """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
+    """The model of an attribute found in a class, guarded unless that belongs to a trusted module."""
     source = type_source(kind, name)
     if is_trusted(owner.__module__):
         tx.assumed.of_class(kind)
+        if not is_trusted(kind.__module__):
+            tx.guard(source, "ID", found)  # the class may be given one of its own
         if isinstance(found, types.FunctionType):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
         counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
@@ -125,6 +127,17 @@ def guard_missing(tx: Tracer, kind: type, name: str) -> None:
         tx.assumed.of_class(kind)
     else:
         tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
+
+
+def rely_on(tx: Tracer, kind: type, name: str) -> Any:
+    """What the class has of that name, if that is no function of the program's: it is guarded to stay so, unless nobody
+    is taken to change the class."""
+    found, where = lookup_type(kind, name)
+    if where is None or is_trusted(kind.__module__):
+        guard_missing(tx, kind, name)
+    elif not isinstance(found, types.FunctionType):
+        tx.guard(type_source(kind, name), "ID", found)
+    return found
 
 
 def bind(

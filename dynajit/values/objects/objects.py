@@ -53,6 +53,7 @@ from dynajit.values.objects.lookup import (
     is_trusted,
     lookup_type,
     namespace_of,
+    rely_on,
     type_source,
 )
 from dynajit.values.objects.scripted import call_scripted, is_scripted
@@ -146,16 +147,17 @@ class ObjVal(Value):
         return True if self.real_object is other.real_object else None
 
     def hash_key(self, tx: Tracer) -> object:
-        method, _ = lookup_type(self.cls, "__hash__")
+        method = rely_on(tx, self.cls, "__hash__")
         if method is None:
             raise tx.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
         if isinstance(method, types.FunctionType):
             bound = self.special(tx, "__hash__")
             assert bound is not None
             return user_key(tx, self, bound)
-        if method is object.__hash__ and lookup_type(self.cls, "__eq__")[0] is object.__eq__:
+        compared = rely_on(tx, self.cls, "__eq__")
+        if method is object.__hash__ and compared is object.__eq__:
             return object_key(tx, self)
-        if self.payload is not None and lookup_type(self.cls, "__eq__")[0] is self.payload.py_type().__eq__:
+        if self.payload is not None and compared is self.payload.py_type().__eq__:
             return self.payload.hash_key(tx)
         return super().hash_key(tx)
 
@@ -169,10 +171,7 @@ class ObjVal(Value):
                 return tx.call(function, [self, ConstVal(name)], {})
             except Raised as raised:
                 return self._fallback(tx, name, raised)
-        if is_trusted(self.cls.__module__):
-            tx.assumed.of_class(self.cls)
-        else:
-            tx.guard(type_source(self.cls, "__getattribute__"), "ID", custom)
+        rely_on(tx, self.cls, "__getattribute__")
         return self.generic_getattr(tx, name)
 
     def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
@@ -289,26 +288,25 @@ class ObjVal(Value):
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         custom, where = lookup_type(self.cls, "__setattr__")
-        if isinstance(custom, types.FunctionType):
-            if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
-                tx.call(
-                    class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {}, DROPPED
-                )
-                return
-        elif getattr(custom, "__name__", "") != "__setattr__":
-            self._write_by_method_of_c(tx, "__setattr__", custom, where, [ConstVal(name), value])
-            return
-        elif not is_trusted(self.cls.__module__):
-            tx.guard(type_source(self.cls, "__setattr__"), "ID", custom)
-        self.generic_setattr(tx, name, value)
+        plain = custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)
+        if plain:
+            class_value(tx, self.cls, where, "__setattr__", custom)  # which is relied on
+        if plain or not self._written_by_class(tx, "__setattr__", [ConstVal(name), value]):
+            self.generic_setattr(tx, name, value)
 
-    def _write_by_method_of_c(
-        self, tx: Tracer, method: str, custom: Any, where: type | None, args: list[Value]
-    ) -> None:
-        """`__setattr__ = dict.__setitem__` makes a dictionary's keys its attributes."""
-        if not isinstance(custom, (types.WrapperDescriptorType, types.MethodDescriptorType)) or where is None:
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{args[0].describe()} through another method written in C")
+    def _written_by_class(self, tx: Tracer, method: str, args: list[Value]) -> bool:
+        """Whether the class has a method of its own for it, which was called. `__setattr__ = dict.__setitem__` makes a
+        dictionary's keys its attributes."""
+        custom, where = lookup_type(self.cls, method)
+        if not isinstance(custom, types.FunctionType):
+            if getattr(custom, "__name__", "") == method:
+                rely_on(tx, self.cls, method)
+                return False
+            if not isinstance(custom, (types.WrapperDescriptorType, types.MethodDescriptorType)) or where is None:
+                told = f"{args[0].describe()} through another method written in C"
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, told)
         tx.call(class_value(tx, self.cls, where, method, custom), [self, *args], {}, DROPPED)
+        return True
 
     def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
         """Whether nn.Module.__setattr__ would only write the instance's dictionary."""
@@ -369,14 +367,8 @@ class ObjVal(Value):
             return False
 
     def delattr(self, tx: Tracer, name: str) -> None:
-        custom, where = lookup_type(self.cls, "__delattr__")
-        if isinstance(custom, types.FunctionType):
-            tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {}, DROPPED)
-            return
-        if getattr(custom, "__name__", "") != "__delattr__":
-            self._write_by_method_of_c(tx, "__delattr__", custom, where, [ConstVal(name)])
-            return
-        self.generic_setattr(tx, name, None)
+        if not self._written_by_class(tx, "__delattr__", [ConstVal(name)]):
+            self.generic_setattr(tx, name, None)
 
     # -- special methods
 
