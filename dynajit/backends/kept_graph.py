@@ -58,7 +58,7 @@ def values_to_data(nodes: Iterable[torch.fx.Node]) -> str:
     for node in nodes:
         value = value_of(node)
         if has_symbols(value):
-            raise plan_data.NotData("its graph is for many sizes, and has several results with gradients")
+            raise NotData("its graph is for many sizes, and has several results with gradients")
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             places.append(None)
             continue

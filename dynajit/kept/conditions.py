@@ -107,7 +107,7 @@ class Writer:
         source = None if guard.source is None else self.source(guard.source)
         try:
             params = self._params(guard.kind, guard.params, guard.source)
-        except (NotKept, NotData) as why:
+        except NotData as why:
             raise NotKept(f"{guard.describe()}: {why}") from None
         return [len(self.rows), guard.kind, source, *params]
 
