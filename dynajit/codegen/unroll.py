@@ -380,7 +380,8 @@ def _renamed(step: Step, rename: Rename) -> Step:
         case ExternStep():
             args, kwargs = map_leaves(lambda ref: BufferRef(rename(ref.name)), (step.args, step.kwargs), BufferRef)
             results = tuple(name if name is None else rename(name) for name in step.outputs)
-            return dataclasses.replace(step, args=args, kwargs=kwargs, outputs=results)
+            holds = tuple(map(rename, step.holds))
+            return dataclasses.replace(step, args=args, kwargs=kwargs, outputs=results, holds=holds)
         case ViewStep():
             return dataclasses.replace(step, output=rename(step.output), base=rename(step.base))
         case DrawStep(outputs, increment):

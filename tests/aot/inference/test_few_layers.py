@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +16,17 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynajit
+from dynajit.aot import compile_joint, decompositions
 from dynajit.aot.inference.few_layers import KEPT
 from dynajit.backends import codegen
-from dynajit.codegen.plan import Plan
-from dynajit.codegen.unroll import Unrolled
+from dynajit.codegen import generate
+from dynajit.codegen.memory import names_in
+from dynajit.codegen.plan import BufferRef, ExternStep, Plan
+from dynajit.codegen.unroll import Unrolled, _renamed
+from dynajit.graph.meta import graph_notes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "codegen"))
+from triton_harness import GPU, moved
 
 WIDTH = 8
 
@@ -435,3 +445,34 @@ def test_random_layers(plans: list[Plan], unrolled: list[int]) -> None:
     for seed in range(tried):
         check(Pieces(seed), plans, X)
     assert len(unrolled) > tried // 2
+
+
+def test_the_plan_for_a_gpu() -> None:
+    """As in `check`, made for a GPU; it is not run."""
+    plans: list[Plan] = []
+
+    def planned(gm: torch.fx.GraphModule, inputs: list[Any], share: bool) -> Callable[..., Any]:
+        def collect(short: torch.fx.GraphModule, given: list[Any], phase: str) -> Callable[..., Any]:
+            repeated = graph_notes(short).repeated
+            assert (repeated is not None) == share
+            with torch.no_grad():
+                plans.append(generate(*moved(short, given, given[0].fake_mode), "test", GPU, repeated=repeated))
+            return short.forward
+
+        compile_joint(gm, inputs, collect, decompositions.for_codegen("cuda", False), repeats=share)
+        return gm.forward
+
+    net = Net()
+    for share in (True, False):
+        dynajit.reset()
+        with torch.no_grad():
+            dynajit.compile(net, backend=functools.partial(planned, share=share))(X)
+    shared, apart = plans
+    assert text(shared) == text(apart) and "_of2" in str(shared)
+    assert shared.source == apart.source and shared.kernels == apart.kernels
+
+
+def test_a_step_is_renamed_in_all_that_it_names() -> None:
+    ref = BufferRef("a")
+    step = ExternStep(torch.ops.aten.add.Tensor, (ref, [ref, 1]), {"out": ref}, ("b", None), holds=("c",))
+    assert list(names_in(_renamed(step, str.upper))) == [name.upper() for name in names_in(step)]
