@@ -24,7 +24,7 @@ from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.rewrite import copied
-from dynajit.aot.runtime_wrappers import wrap_inference
+from dynajit.aot.runtime_wrappers import with_autocast, wrap_inference
 from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.training.late_views import with_late_views
@@ -165,7 +165,7 @@ def _from_few_layers(
     graph = _try_short_road(short, inputs, options.decompositions)
     if graph is None or graph.mutated:
         return None
-    note_graph(graph.module, repeated=repeated, original=gm.forward)
+    note_graph(graph.module, repeated=repeated, original=with_autocast(gm.forward))
     logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
     try:
         compiled = options.compile_fn(graph.module, graph.inputs, "inference")

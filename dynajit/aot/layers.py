@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -56,7 +57,8 @@ def equal_layers(
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(nodes) < _FEWEST_LAYERS * _FEWEST_NODES or not all(map(_is_understood, nodes)):
         return None
-    looks = [_look(node) for node in nodes]
+    known: dict[Node, Any] = {}
+    looks = [_look(node, known) for node in nodes]
     place = {node: at for at, node in enumerate(nodes)}
     last = [max((place.get(user, len(nodes)) for user in node.users), default=-1) for node in nodes]
     best: Layers | None = None
@@ -67,7 +69,7 @@ def equal_layers(
         offsets = sorted(range(period), key=lambda at: _crossing(last, begin, begin + at + period))
         for offset in offsets[:_CUTS]:
             starts = _like(looks, looks[begin + offset : begin + offset + period])
-            found = _equal([_layer(nodes[start : start + period]) for start in starts], new)
+            found = _equal([_layer(nodes[start : start + period]) for start in starts], new, known)
             if found is not None and fits(found):
                 best = found
                 break
@@ -82,16 +84,24 @@ def _is_understood(node: Node) -> bool:
     return (known.known and not known.writes) or (node.op == "call_method" and node.target in _CONVERSIONS)
 
 
-def _look(node: Node) -> Any:
-    """What has to be the same of two nodes, but for where their arguments come from."""
+def _look(node: Node, known: dict[Node, Any]) -> Any:
+    """What has to be the same of two nodes, but for where their arguments come from. `known`: looks so far."""
+    ref = functools.partial(_look_of_value, known)
     try:
-        return (node.op, node.target, _seen(node.args), _seen(node.kwargs), look_of(value_of(node)))
+        return (node.op, node.target, _seen(node.args, ref), _seen(node.kwargs, ref), ref(node))
     except _Odd:
         return object()
 
 
 class _Odd(Exception):
     """Something that is equal to nothing."""
+
+
+def _look_of_value(known: dict[Node, Any], node: Node) -> Any:
+    found = known.get(node)
+    if found is None:
+        found = known[node] = look_of(value_of(node))
+    return found
 
 
 def _seen(value: Any, ref: Callable[[Node], Any] = lambda node: look_of(value_of(node))) -> Any:
@@ -166,9 +176,9 @@ def _layer(nodes: list[Node]) -> Layer:
     return Layer(nodes, [node for node in read if node not in own])
 
 
-def _equal(layers: list[Layer], new: bool) -> Layers | None:
+def _equal(layers: list[Layer], new: bool, known: dict[Node, Any]) -> Layers | None:
     """Those that are like most of them, if what they give are new tensors, where it has to be `new`."""
-    forms = [*map(_form, layers)]
+    forms = [_form(layer, known) for layer in layers]
     form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
     equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
     if len(equal) < _FEWEST_LAYERS:
@@ -182,14 +192,14 @@ def _equal(layers: list[Layer], new: bool) -> Layers | None:
     return Layers(equal, results) if not new or all(_are_new(layer, results) for layer in equal) else None
 
 
-def _form(layer: Layer) -> Any:
-    """What is the same of equal layers."""
+def _form(layer: Layer, known: dict[Node, Any]) -> Any:
+    """What is the same of equal layers. `known`: looks of values so far."""
     number = {node: at for at, node in enumerate((*layer.inputs, *layer.nodes))}
     if any(node.op == "get_attr" for node in layer.inputs):
         return object()
     try:
         return (
-            tuple(look_of(value_of(node)) for node in layer.inputs),
+            tuple(_look_of_value(known, node) for node in layer.inputs),
             tuple(
                 (node.op, node.target, _seen(node.args, number.__getitem__), _seen(node.kwargs, number.__getitem__))
                 for node in layer.nodes

@@ -31,6 +31,19 @@ def without_autocast(compiled: Compiled, autocast: bool | None = None) -> Compil
     return _C.RuntimeCall(compiled, no_autocast=True) if on else compiled
 
 
+def with_autocast(run: Compiled) -> Compiled:
+    """`run`, a captured graph on CPUs, under autocast as it is now, wherever it is called."""
+    if not torch.is_autocast_enabled("cpu"):
+        return run
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def call(*inputs: Any) -> Any:
+        with torch.autocast("cpu", dtype=dtype):
+            return run(*inputs)
+
+    return call
+
+
 def eager_on_overlap(inputs: Sequence[Any], mutated: Sequence[int], eager: Compiled, compiled: Compiled) -> Compiled:
     """Run `eager` where the memory of a mutated input overlaps another input's.
 
