@@ -606,13 +606,13 @@ class FrameCapture:
 
     def _call_backend(self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> _C.GraphCall:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call")]
-        places = [user_place(node.meta.get("stack_trace") or "") for node in nodes]
+        traces = [node.meta.get("stack_trace") or "" for node in nodes]
         graph = GraphRecord(
             self.record.compile_id,
             tx.graph.op_count,
             module,
-            next(filter(None, places), None),
-            next(filter(None, reversed(places)), None),
+            next(filter(None, map(user_place, traces)), None),
+            next(filter(None, map(user_place, reversed(traces))), None),
             self.record.breaks[-1].reason if self.record.breaks else "return",
             _output_bytes(module),
         )
