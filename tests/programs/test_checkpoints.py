@@ -327,7 +327,7 @@ def program(seed: int) -> str:
 
 
 @pytest.mark.parametrize("backend", ("eager", "codegen"))
-@pytest.mark.parametrize("seed", [*range(10), 12, 19, 48, 55])
+@pytest.mark.parametrize("seed", [*range(10), 12, 19, 48, 55, 80])
 def test_random_regions(seed: int, backend: str) -> None:
     scope: dict[str, Any] = {
         **{"dynajit": dynajit, "torch": torch, "F": F, "checkpoint": checkpoint},
