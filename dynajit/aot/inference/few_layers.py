@@ -33,19 +33,22 @@ def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
     if results is None:
         return None
     given, taken = results
-    of_input = {node: (at, column) for column in series for at, node in enumerate(column)}
+    of_input = {node: at for column in series for at, node in enumerate(column)}
     if len(of_input) != sum(map(len, series)):
         return None  # an input of more than one layer, or in more than one place
     copy = Copy(gm)
     last, stands_for_it = found.layers[-1].nodes, found.layers[KEPT - 1].nodes
     for node in gm.graph.nodes:
-        layer = inside.get(node, of_input[node][0] if node in of_input else 0)
+        layer = inside.get(node, of_input.get(node, 0))
         if layer < KEPT and node.op != "output":
             copy.take(node)
         elif node is last[-1]:
             copy.of.update((last[at], copy.of[stands_for_it[at]]) for at in found.results)
     names = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
-    by_name = {node.name: (at, tuple(each.name for each in column)) for node, (at, column) in of_input.items()}
+    by_name: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for column in series:
+        own = tuple(node.name for node in column)
+        by_name.update((name, (at, own)) for at, name in enumerate(own))
     short = copy.finish(taken)
     return short, Repeated(KEPT, len(found.layers), names, by_name, given)
 
