@@ -271,8 +271,10 @@ def node_of(
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether it is one of torch's symbolic numbers."""
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    """Whether it is one of torch's symbolic numbers. A ragged size is none: it is a number equal to itself alone."""
+    if isinstance(value, torch.SymInt):
+        return not value.node.is_nested_int()
+    return isinstance(value, (torch.SymFloat, torch.SymBool))
 
 
 def plain(value: Any) -> Any:

@@ -25,7 +25,15 @@ from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.rewrite import copied
 from dynajit.aot.runtime_wrappers import with_autocast, wrap_inference
-from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
+from dynajit.aot.subclasses import (
+    NotDesugared,
+    has_ragged_sizes,
+    has_wrappers,
+    plain_inputs,
+    why_as_captured,
+    without_wrappers,
+    wrapped,
+)
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.training.late_views import with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
@@ -95,6 +103,8 @@ def _compile_wrappers(
                 text = "tensor subclasses are asked about other operations in inference mode than there"
         else:
             return wrapped(gm, makers, _compile(plain, plain_inputs(example_inputs), options))
+    if text is None and has_ragged_sizes(gm):
+        text = "AOTAutograd takes jagged tensors only with symbols for their sizes"
     return None if text is None else _as_captured(gm, text)
 
 

@@ -39,6 +39,13 @@ def has_wrappers(gm: torch.fx.GraphModule) -> bool:
     return any(is_wrapper(part) for node in gm.graph.nodes for part in pytree.tree_leaves(value_of(node)))
 
 
+def has_ragged_sizes(gm: torch.fx.GraphModule) -> bool:
+    """Whether a node gives a jagged tensor. Here its ragged size is a number equal to itself alone, where AOTAutograd
+    wants a symbol of torch's."""
+    values = (part for node in gm.graph.nodes for part in pytree.tree_leaves(value_of(node)))
+    return any(isinstance(part, torch.Tensor) and part.is_nested for part in values)
+
+
 def why_as_captured(facts: GraphFacts) -> str | None:
     """Why a graph with wrapper subclasses runs as it was captured; None if it need not."""
     given = {memory for node in facts.inputs for memory in _memories(value_of(node))}

@@ -104,7 +104,9 @@ codegen.known_options = _CHOICES  # type: ignore[attr-defined]  # `dynajit.compi
 
 
 def _device(value: Any) -> torch.device | None:
-    return value.device if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor) or (value.is_nested and value.is_meta):
+        return None  # a jagged tensor without memory is what torch's own functions give views their class by
+    return value.device
 
 
 def _unsupported(device: torch.device) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nested._internal.nested_int import NestedIntNode
 
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
@@ -47,6 +48,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     looked_at_values: bool | None = None
     _inside = False  # of one of torch's fake kernels
     _converts = False  # a real tensor into a fake one
+    _made_ragged = 0
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -124,6 +126,13 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return super().from_tensor(*args, **options)
         finally:
             self._inside, self._converts = before
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """A jagged tensor's ragged size: a number that is equal to itself alone. torch makes a symbol for it."""
+        if nt_tensor_id is None:  # that of a tensor which the graph makes: outside there is no such number
+            self._made_ragged -= 1
+            nt_tensor_id = self._made_ragged
+        return torch.SymInt(NestedIntNode(nt_tensor_id, 1))  # type: ignore[no-untyped-call]
 
     def forget_tensors(self) -> None:
         """Let go of the weak references to what was converted: `torch.utils.swap_tensors` refuses tensors that have

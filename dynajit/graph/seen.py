@@ -91,6 +91,12 @@ class Seen:
         sizes_found = {at: mark for at, mark in sorted(found.items()) if mark.kind != "static"}
         return Dimensions(sizes_found, strides) if sizes_found or strides else None
 
+    def varies(self, source: Source, real: torch.Tensor) -> bool:
+        """Whether sizes or strides of this tensor changed, or all are to be symbolic, whatever marks it has."""
+        if self.dynamic is False:
+            return False
+        return bool(self.dynamic) or any(CHANGED in known for known in self._remember(source, real))
+
     def _remember(self, source: Source, real: torch.Tensor) -> tuple[list[Any], list[Any]]:
         sizes, strides = list(real.shape), list(real.stride())
         known = self._tensors.get(source)

@@ -306,6 +306,13 @@ def recursive_text(function: types.FunctionType) -> types.FunctionType | None:
     return inner if isinstance(inner, types.FunctionType) else None
 
 
+# contexts that tell torch's tracers something
+_LABELS = {
+    ("torch.fx.traceback", "annotate"),
+    ("torch.fx.experimental.proxy_tensor", "maybe_enable_thunkify"),
+}
+
+
 def named_model(function: types.FunctionType) -> Model | None:
     """Models of functions in modules that are not imported here, by name."""
     if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
@@ -314,7 +321,7 @@ def named_model(function: types.FunctionType) -> Model | None:
         return _is_compiling
     if function.__module__ == "torch._dynamo.decorators" and function.__name__ == "mark_static":
         return _mark_static
-    if function.__module__ == "torch.fx.traceback" and function.__name__ == "annotate":
+    if (function.__module__, function.__name__) in _LABELS:
         return _annotate
     return dtensors.model_of(function) or collectives.model_of(function) or point_to_point.model_of(function)
 

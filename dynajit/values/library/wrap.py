@@ -68,7 +68,13 @@ from dynajit.values.tensors.numpy_numbers import wrap_scalar
 from dynajit.values.tensors.opaque_tensor import OpaqueTensorVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal, traceable
-from dynajit.values.tensors.wrapper_subclass import WrapperVal, guard_wrapper, traceable_wrapper
+from dynajit.values.tensors.wrapper_subclass import (
+    WrapperVal,
+    guard_ragged,
+    guard_wrapper,
+    ragged_varies,
+    traceable_wrapper,
+)
 from dynajit.wrappers import is_wrapper
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
@@ -192,14 +198,20 @@ def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str
 
 @wraps_type(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
-    if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized:
+    jagged = obj.is_nested and is_wrapper(obj)
+    special = obj.layout is not torch.strided or obj.is_nested or obj.is_quantized
+    if ragged_varies(tx, obj, source) if jagged else special:
         tx.guard(source, "TYPE", type(obj))
         return OpaqueTensorVal(obj, source)
     refusal = _why_opaque(tx, obj)
     if refusal is not None:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, refusal)
     entry = tx.graph.add_input(source, obj, None if is_wrapper(obj) else tx.seen.tensor(source, obj))
-    tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
+    if jagged:
+        tx.guard(source, "TYPE", type(obj))  # its sizes are those of the tensors in it
+    else:
+        tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
+    guard_ragged(tx, entry)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
     return made
@@ -229,7 +241,7 @@ def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     try:
         with torch._C.DisableTorchFunction():
             plain = _tensor(tx, obj, source)
-            if is_wrapper(obj):
+            if is_wrapper(obj) and isinstance(plain, TensorVal):
                 guard_wrapper(tx, obj, source)
     except Exception as error:  # whatever code of the class, asked for its metadata, raises
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"its class raises {type(error).__name__}")

@@ -418,7 +418,7 @@ class TensorVal(Value):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "data":
             return self._set_data(tx, value)
-        if name == "requires_grad" and self._requires_as_said([value], {}) and self._is_leaf(tx).const():
+        if name == "requires_grad" and self.requires_as_said([value], {}) and self._is_leaf(tx).const():
             return None
         if name == "requires_grad" and (self._becomes_leaf(value) or self._flag_to_set(tx, [value], {}) is not None):
             self.call_method(tx, "requires_grad_", [value], {})
@@ -465,7 +465,7 @@ class TensorVal(Value):
         """Whether `requires_grad_` needs no operation: it changes nothing, or no more than an input's flag."""
         flag = self._flag_to_set(tx, args, kwargs)
         if flag is None or flag is self.fake.requires_grad:
-            return self._requires_as_said(args, kwargs)
+            return self.requires_as_said(args, kwargs)
         self._set_requires_grad(tx, flag)
         return True
 
@@ -479,7 +479,7 @@ class TensorVal(Value):
         """Whether `x.requires_grad = True` does what the method does: the attribute refuses more than that."""
         return self.source is None and not self.fake.requires_grad and value.is_const() and value.const() is True
 
-    def _requires_as_said(self, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+    def requires_as_said(self, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
         """Whether `requires_grad_` changes nothing."""
         said = [*args, *kwargs.values()] or [ConstVal(True)]
         return len(said) == 1 and said[0].is_const() and said[0].const() is self.fake.requires_grad

@@ -66,7 +66,8 @@ class SubTensorVal(ObjVal):
         _, where = lookup_type(self.cls, name)
         if not overrides.is_of_tensor(where):
             return super().call_method(tx, name, args, kwargs)
-        if name == "requires_grad_" and self.real_object is None:
+        unchanged = name == "requires_grad_" and self.payload.requires_as_said(args, kwargs)
+        if name == "requires_grad_" and self.real_object is None and not unchanged:
             # gradients would be collected by the tensor within, not by the instance that is made of it
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name!r} of {self.describe()} that the program made")
         answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)

@@ -26,6 +26,7 @@ _TORCH_C: Any = torch._C
 _NAMESPACES: tuple[Any, ...] = (
     _TORCH_C._VariableFunctions,
     _TORCH_C._nn,
+    _TORCH_C._nested,
     _TORCH_C._linalg,
     _TORCH_C._fft,
     _TORCH_C._special,

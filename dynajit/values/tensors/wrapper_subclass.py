@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -110,6 +111,36 @@ def guard_wrapper(tx: Tracer, obj: Any, source: Source) -> None:
         tx.guard(of_inner, "TENSOR", inner)
         if is_wrapper(inner):
             guard_wrapper(tx, inner, of_inner)
+
+
+def guard_ragged(tx: Tracer, entry: GraphInput) -> None:
+    """Guard which of the graph's inputs have the ragged size of the new one: those with the very same tensor of
+    offsets, or lengths."""
+    found = _ragged(entry)
+    for other in tx.graph.inputs[:-1]:
+        known = _ragged(other) if found is not None and _is_jagged(entry) | _is_jagged(other) else None
+        if known is not None and found is not None and known[1] != found[1]:
+            tx.guard(known[1], "SAME_OBJECT" if known[0] is found[0] else "NOT_ALIASED", found[1])
+
+
+def ragged_varies(tx: Tracer, obj: Any, source: Source) -> bool:
+    """Whether a jagged tensor holds other sizes from call to call: there are no symbols for those, and a graph for
+    each would be one too many."""
+    varies = [tx.seen.varies(AttrSource(source, name), getattr(obj, name)) for name in Flattened(obj).names]
+    return any(varies)
+
+
+def _is_jagged(entry: GraphInput) -> bool:
+    return isinstance(entry.real, torch.Tensor) and entry.real.is_nested
+
+
+def _ragged(entry: GraphInput) -> tuple[torch.Tensor, Source] | None:
+    """The tensor that a ragged size is of, or may become of, and how it is reached."""
+    real: Any = entry.real
+    if _is_jagged(entry):
+        name = "_offsets" if real._lengths is None else "_lengths"
+        return getattr(real, name), AttrSource(entry.source, name)
+    return (real, entry.source) if isinstance(real, torch.Tensor) and real.dim() == 1 else None
 
 
 def made_by_graph(node: fx.Node, fake: Any) -> WrapperVal:
