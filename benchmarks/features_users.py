@@ -1,7 +1,6 @@
 """Classes and control flow as programs of torch.compile's users have them; see features.py."""
 
 import abc
-import asyncio
 import collections
 import contextlib
 import contextvars
@@ -341,32 +340,6 @@ def _all_matched(x: Tensor) -> Any:
     return [_matched(x, case) for case in cases]
 
 
-def _async(x: Tensor) -> Any:
-    async def half(y: Tensor) -> Tensor:
-        return y / 2
-
-    async def whole() -> Tensor:
-        return await half(x) + await half(x * 2)
-
-    running = whole()
-    try:
-        running.send(None)
-    except StopIteration as stop:
-        return stop.value
-    return None
-
-
-def _gathered(x: Tensor) -> Any:
-    async def part(n: int) -> Tensor:
-        await asyncio.sleep(0)
-        return x * n
-
-    async def whole() -> Any:
-        return await asyncio.gather(*(part(n) for n in range(3)))
-
-    return asyncio.run(whole())
-
-
 CONTEXT: contextvars.ContextVar[float] = contextvars.ContextVar("scale", default=2.0)
 
 
@@ -623,8 +596,6 @@ simple(FLOW, "closing a generator", _closing, x8)
 simple(FLOW, "yield from, send, throw", _thrown, x8)
 simple(FLOW, "walrus", _walrus, x8)
 simple(FLOW, "match on everything", _all_matched, x8)
-simple(FLOW, "coroutine driven by hand", _async, x8)
-simple(FLOW, "asyncio.gather", _gathered, x8)
 simple(FLOW, "context variable", _context_variable, x8)
 simple(FLOW, "finally with continue and break", _finally_returns, x8)
 simple(FLOW, "nonlocal, positional-only, keyword-only", _nonlocal, x8)
