@@ -56,7 +56,7 @@ from dynajit.interp.fuel import current as current_fuel
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
 from dynajit.kept.variant import Made
-from dynajit.report import breaks, debug, logs, progress, records, runnable, times
+from dynajit.report import breaks, debug, logs, progress, ranks, records, runnable, times
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
@@ -178,6 +178,7 @@ def _capture(
     with (
         collect() as phases,
         records.recording(record),
+        ranks.compiling(record),
         progress.watch(code.co_name),
         collector.relaxed(),
         filters_kept(),

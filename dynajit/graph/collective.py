@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from dynajit.op_facts import facts
+
 MODULE = "torch.distributed._functional_collectives"
 
 
@@ -25,4 +27,9 @@ def collective(name: str, *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, arrived, found)
 
 
-__all__ = ["MODULE", "collective"]
+def starts_collective(target: Any) -> bool:
+    """Whether a node that calls this starts a collective, or may."""
+    return target is collective or facts(target).communicates or getattr(target, "communicates", False) is True
+
+
+__all__ = ["MODULE", "collective", "starts_collective"]

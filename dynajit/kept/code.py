@@ -63,7 +63,7 @@ class CodeWriter:
         if kind is Rerun:
             if not value.only_runs_again():
                 raise NotKept("where the graph raises, something has to be put back")
-            return ["rerun", value.pure]
+            return ["rerun", value.pure, value.communicates]
         if kind is tuple:
             return ["tuple", *map(self._constant, value)]
         if kind is types.CodeType:
@@ -126,7 +126,8 @@ class CodeReader:
                 return self.graph
             case "rerun":
                 function = self.function
-                return Rerun(function.__code__, part_of(function), function.__globals__, None, value[1], True)
+                of_frame = function.__code__, part_of(function), function.__globals__
+                return Rerun(*of_frame, None, value[1], True, communicates=value[2])
             case "tuple":
                 return tuple(map(self._constant, value[1:]))
             case "code":

@@ -23,7 +23,9 @@ import torch
 from dynajit import _C
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
+from dynajit.graph.collective import starts_collective
 from dynajit.graph.meta import notes
+from dynajit.report import ranks
 from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
 
@@ -50,6 +52,8 @@ class Rerun:
         items: those of them at which some items have been, if what the line raises is about an index.
         trusted: the backend is one of dynajit's: if the original raises nothing, its result stands. Else what the
             backend raises by itself is for the user to see.
+        communicates: the graph holds collectives. Other ranks have their part in those that were made: they are not
+            made again.
         handled: which argument is the exception (or None) that was being handled before the handlers that the frame
             starts in; generated code ends these behind the graph.
         restored: the same before those of them that the program ends before the graph's operations.
@@ -64,19 +68,22 @@ class Rerun:
         pure: bool,
         trusted: bool,
         restored: int | None = None,
+        communicates: bool = False,
     ) -> None:
         nodes = module.graph.nodes if module is not None else ()  # without it, of a graph that changes nothing
         self.code = code
         self.part = part
         self.globals = globals_
-        self.pure = pure
+        calls = [node for node in nodes if node.op == "call_function"]
+        self.communicates = communicates or any(starts_collective(node.target) for node in calls)
+        self.pure = pure = pure and not self.communicates
         self.spared, self.items = frozenset[int](), frozenset[int]()
         if module is not None and not pure:
             self.spared, self.items = _lines_before_changes(module)
         self.graph_file = module.forward.__code__.co_filename if module is not None else ""
         self.trusted = trusted
         self.state = EntryState()
-        targets = {node.target for node in nodes if node.op == "call_function"}
+        targets = {node.target for node in calls}
         self.settings = [
             (setter, (*chosen, value))
             for (setter, _, chosen), value in zip(SETTINGS, self.state.values, strict=True)
@@ -92,7 +99,7 @@ class Rerun:
     def needed(self) -> bool:
         """Whether there is anything to do when the graph raises."""
         changes_state = bool(self.settings) or self.nests or self.inference or self.handled is not None
-        return self.pure or bool(self.spared) or changes_state
+        return self.pure or self.communicates or bool(self.spared) or changes_state
 
     def only_runs_again(self) -> bool:
         """Whether all there is to do is to run the frame again from where it starts: the graph has no part in it."""
@@ -101,6 +108,8 @@ class Rerun:
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back(error)
+        if self.communicates:
+            ranks.failed(error)
         final = not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or _raised_by_hook(error)
         if final or not self._unchanged(error):
             self._leave(error, args)
@@ -173,10 +182,11 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     nodes = list(module.graph.nodes)
     # what changes before these is put back
     undone = max((index for index, node in enumerate(nodes) if notes(node).undo is not None), default=0)
-    ends = (index for index, node in enumerate(nodes) if index >= undone and notes(node).changes)
+    sent = [node.op == "call_function" and starts_collective(node.target) for node in nodes]
+    ends = (at for at, node in enumerate(nodes) if sent[at] or (at >= undone and notes(node).changes))
     first = next(ends, len(nodes) - 1)
     target = str(nodes[first].target)
-    last = first - 1 if _BY_TENSORS.search(target) else first
+    last = first - 1 if sent[first] or _BY_TENSORS.search(target) else first
     lines = {
         line + module._prologue_start: index
         for line, index in (module._lineno_map or {}).items()

@@ -6,6 +6,7 @@ Out: `build(plan)`: a function from the graph's inputs to the tuple of its outpu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from dynajit.codegen.plan import KernelInfo, Plan
 from dynajit.runtime import load, memory, native
+from dynajit.runtime.without_collectives import NotWritten, WithoutCollectives
 
 # As many arguments as csrc/plan/plan_executor.cpp calls a function with; more are given in an array.
 MAX_ARGUMENTS = 96
@@ -60,7 +62,7 @@ def _of_array(kernel: KernelInfo) -> str:
 
 def refused(eager: Callable[..., Any] | None, *inputs: Any) -> None:
     """A kernel met a value that the operator refuses: run the graph operator by operator for the operator's error."""
-    with torch.no_grad():
+    with torch.no_grad(), contextlib.suppress(NotWritten), WithoutCollectives():
         if eager is not None:
             eager(*inputs)
     raise IndexError("index out of range")

@@ -46,6 +46,8 @@ def is_placement(kind: type) -> bool:
 class LayoutChange:
     """What a node calls: torch's function, with what is known of its arguments."""
 
+    communicates = True
+
     def __init__(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.call = functools.partial(function, **kwargs)
         self.args = args
