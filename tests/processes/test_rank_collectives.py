@@ -94,12 +94,15 @@ PROGRAMS = [reduced, broadcasted, gathered, scattered, exchanged, asynchronous, 
 def compared(rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True) -> tuple[int, int, int]:
     """Eager and compiled, three calls each: results, and what the argument is afterwards."""
     compiled = dynajit.compile(fn, backend=backend, fullgraph=fullgraph)
+    reruns = dynajit.counters["reruns"]
+    reruns.clear()
     with counted() as counts, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         for step in range(3):
             x = torch.arange(12.0).reshape(4, 3) + 100 * rank + step
             y = x.clone()
             torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
+    assert not reruns  # a graph that raises each time would be right, too
     return counts.totals()
 
 

@@ -160,8 +160,11 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     more = _more(tx, function, given, group)
     ops = torch.ops._c10d_functional
     with torch.no_grad():
+        whole = sent
+        if call.op == "all_gather_into_tensor" and not sent.fake.dim():  # gloo wants a dimension there
+            whole = tx.torch_op("call_method", "view", [sent, tx.from_real(1)], {})
         found = tx.torch_op(
-            "call_function", getattr(ops, call.op).default, [sent, *more, ConstVal(group.group_name)], {}
+            "call_function", getattr(ops, call.op).default, [whole, *more, ConstVal(group.group_name)], {}
         )
         found = tx.torch_op("call_function", ops.wait_tensor.default, [found], {})
         _receive(tx, function, found, sent, out)
