@@ -12,7 +12,8 @@ from dynajit.outcomes import compare
 VALUES: list[Any] = [
     *(None, True, 1, 1.0, -0.0, 1e-300, float("inf"), float("-inf"), float("nan"), 1 - 2j, complex("-0-0j"), "a\ud800"),
     *(b"\xff\x00", Ellipsis, NotImplemented, slice(1, None, 2), range(3, 9, 2), (1, (2.5, "x")), torch.Size([2, 3])),
-    *(frozenset({1}), (frozenset({("a", 2)}),), torch.float32, torch.strided, torch.channels_last, torch.device("cuda", 1)),
+    *(frozenset({1}), (frozenset({("a", 2)}),)),
+    *(torch.float32, torch.strided, torch.channels_last, torch.device("cuda", 1)),
 ]
 
 
