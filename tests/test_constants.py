@@ -24,7 +24,7 @@ def test_there_and_back(value: Any) -> None:
     assert repr(found) == repr(value)
 
 
-@pytest.mark.parametrize("value", [[1], {}, object(), int, (1, [2]), torch.zeros(1)], ids=repr)
+@pytest.mark.parametrize("value", [[1], {}, Exception(), int, (1, [2]), torch.zeros(1)], ids=repr)
 def test_without_a_form(value: Any) -> None:
     with pytest.raises(NotData):
         encode(value)
