@@ -561,6 +561,7 @@ def _synchronize() -> None:
 
 def _bytes_kept(run: Callable[[], Any]) -> int | None:
     """What a call's results and autograd's memory of it take; None if no gradient can be asked for, or unknown."""
+    gc.collect()  # what is garbage by now would be freed in between
     before = memory.allocated()
     result = run()
     _synchronize()

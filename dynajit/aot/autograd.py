@@ -42,6 +42,7 @@ from dynajit.graph.meta import memory, note_graph, notes, value_of
 from dynajit.op_facts import facts as facts_of
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
+from dynajit.wrappers import is_wrapper
 
 
 def compile_with_autograd(
@@ -81,7 +82,9 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     double = None if once else DoubleBackward(gm.forward)
     checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
     parts = halves.made, len(example_inputs), double, halves.partial, history, checks
-    own = without_wrapper(metadata, *parts, draws=bool(drawn))
+    # torch 2.11's findings are of the tensors inside of wrappers
+    wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
+    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn))
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation

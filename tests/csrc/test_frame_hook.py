@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 import threading
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -370,7 +373,7 @@ def test_threads_have_their_own_callbacks():
     assert _C.active_hook_count() == 0
 
 
-def test_needs_hook_decides_what_runs_inside():
+def check_needs_hook():
     states = []
 
     def probe():
@@ -385,6 +388,14 @@ def test_needs_hook_decides_what_runs_inside():
         call()
         call()
         assert states == [needs_hook, (False, False)] * 2
+
+
+def test_needs_hook_decides_what_runs_inside():
+    """In a process of its own: we stay on where another evaluator is in the chain, and torch.compile leaves its own
+    there when a backend fails."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    program = f"import {__name__}; {__name__}.check_needs_hook()"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 def test_call_eager_turns_the_callback_off():
