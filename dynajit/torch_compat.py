@@ -26,6 +26,8 @@ FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn
 # Whether torch.compile calls what a method's function names as inlined without the method's object: it asks the method,
 # which passes on what its function has.
 METHODS_LOSE_THEIR_OBJECT = torch.__version__.startswith("2.11.")
+# Ragged sizes are compared by code of torch's that is not traced, so that a break may carry a size of the trace's.
+COMPARES_RAGGED_SIZES = not torch.__version__.startswith(("2.11.", "2.12."))
 
 # Where there is no GPU, torch 2.11 puts something in the place of CUDA's devices when it first traces, and frees it
 # with the thread that it was in, though others use it. The thread that imports dynajit lives longer than most.

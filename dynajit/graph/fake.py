@@ -15,6 +15,7 @@ from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 
+from dynajit import torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
 from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
@@ -129,6 +130,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A jagged tensor's ragged size: a number that is equal to itself alone. torch makes a symbol for it."""
+        if not torch_compat.COMPARES_RAGGED_SIZES:
+            return super().create_symbolic_nested_int(nt_tensor_id=nt_tensor_id)  # which ends the graph
         if nt_tensor_id is None:  # that of a tensor which the graph makes: outside there is no such number
             self._made_ragged -= 1
             nt_tensor_id = self._made_ragged

@@ -102,9 +102,12 @@ class Shapes:
 
     def tensor(self, real: torch.Tensor, source: Source, dimensions: Dimensions) -> tuple[torch.Tensor, Any, Any]:
         """A fake tensor; its sizes and strides with None where they are symbolic."""
-        sizes = [
-            self._size(SizeSource(source, at), size, dimensions.sizes.get(at)) for at, size in enumerate(real.shape)
-        ]
+        sizes = []
+        for at, size in enumerate(real.shape):
+            mark = dimensions.sizes.get(at)
+            if size == 1 and not real.numel():
+                mark = None  # jagged tensors keep numbers as sizes of tensors without elements, and mark these
+            sizes.append(self._size(SizeSource(source, at), size, mark))
         strides = self._strides(real, source, sizes, dimensions.strides)
         fake = self._empty(real, sizes, strides)
         return fake, [_known(size) for size in sizes], [_known(stride) for stride in strides]

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 import dynajit
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
+from dynajit.torch_compat import COMPARES_RAGGED_SIZES
 
 # lengths of the rows in each call: the same, of one sum, of another
 LENGTHS = ((2, 3), (2, 3), (1, 4), (3, 2), (2, 2))
@@ -140,10 +141,11 @@ def test_calls_are_eagers(name: str, backend: str, grad: bool, recorded: list[An
         expected = observed(fn, arguments(call, grad))
         found = observed(compiled, arguments(call, grad))
         torch.testing.assert_close(found, expected)
-        if call == 0 and whole:
+        if call == 0 and whole and COMPARES_RAGGED_SIZES:
             assert len(recorded) == 1 and ExplainReport(recorded).break_reasons == []
 
 
+@pytest.mark.skipif(not COMPARES_RAGGED_SIZES, reason="this torch's jagged tensors end graphs")
 def test_sizes_that_change_are_not_compiled_for_each() -> None:
     counter = dynajit.testing.CompileCounter()
     compiled = dynajit.compile(lambda n: n.sin() * 2, backend=counter)

@@ -25,7 +25,7 @@ import numpy
 import torch
 from torch.torch_version import TorchVersion
 
-from dynajit import _C
+from dynajit import _C, torch_compat
 from dynajit.graph.lazy_dynamo import package_of
 from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.kinds_tensor import has_history
@@ -198,7 +198,7 @@ def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str
 
 @wraps_type(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
-    jagged = obj.is_nested and is_wrapper(obj)
+    jagged = torch_compat.COMPARES_RAGGED_SIZES and obj.is_nested and is_wrapper(obj)
     special = obj.layout is not torch.strided or obj.is_nested or obj.is_quantized
     if ragged_varies(tx, obj, source) if jagged else special:
         tx.guard(source, "TYPE", type(obj))
