@@ -116,6 +116,11 @@ def is_wait(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and str(target) == "_c10d_functional.wait_tensor.default"
 
 
+def starts_collective(target: Any) -> bool:
+    """Whether a graph's node that calls this starts a collective, or may: what is of dynajit's own says so itself."""
+    return facts(target).communicates or getattr(target, "communicates", False) is True
+
+
 def may_draw(target: Any) -> bool:
     """Whether an operation draws from one of torch's generators for all that is known."""
     found = facts(target)

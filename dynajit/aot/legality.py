@@ -235,8 +235,10 @@ def _views_memory_it_wrote(graph: GraphFacts) -> bool:
     lay out otherwise: where each write is of all of it, and its functional twin keeps the layout, the places hold."""
     strided = {memory(part) for node in graph.calls if name_of(node) == "as_strided" for part in first_of(node)}
     outs = {memory(part) for parts in graph.outs.values() for part in parts}
-    if not strided.isdisjoint(outs) or (any(name_of(node) in _RELAYS for node in graph.calls) and graph.written):
-        return not strided.isdisjoint(graph.written | outs)
+    if not strided.isdisjoint(outs):
+        return True
+    if any(name_of(node) in _RELAYS for node in graph.calls):
+        return not strided.isdisjoint(graph.written)
     seen = ((node, parts) for node, parts in graph.writes.items() if not strided.isdisjoint(map(memory, parts)))
     return any(list(parts) != list(node.args[:1]) or not _keeps_all_in_place(node) for node, parts in seen)
 

@@ -7,7 +7,6 @@ fits, added to the code's. Nothing is looked for or kept where the capture itsel
 
 from __future__ import annotations
 
-import gc
 import types
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from dynajit import _C
 from dynajit.backends import kept_plan
 from dynajit.bytecode import copy_of, part_of
+from dynajit.capture import collector
 from dynajit.capture.session import Session
 from dynajit.capture.variants import VariantData, role_of
 from dynajit.config import config
@@ -40,13 +40,8 @@ def lookup(session: Session, function: types.FunctionType, values: tuple[Any, ..
 
 def taken(found: Lookup, session: Session, values: tuple[Any, ...]) -> _C.Variant | None:
     """The kept variant that fits the call, among the code's variants from now on."""
-    collects = gc.isenabled()
-    gc.disable()  # a full collection in the middle, over all that torch has made, would take half of the time
-    try:
+    with collector.relaxed():  # a full collection in the middle would take half of the time
         loaded = found.load(session)
-    finally:
-        if collects:
-            gc.enable()
     if loaded is None:
         return None
     code, globals_ = found.function.__code__, found.function.__globals__

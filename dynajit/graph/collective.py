@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dynajit.op_facts import facts
-
 MODULE = "torch.distributed._functional_collectives"
 
 
@@ -27,9 +25,6 @@ def collective(name: str, *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, arrived, found)
 
 
-def starts_collective(target: Any) -> bool:
-    """Whether a node that calls this starts a collective, or may."""
-    return target is collective or facts(target).communicates or getattr(target, "communicates", False) is True
+collective.communicates = True  # type: ignore[attr-defined]
 
-
-__all__ = ["MODULE", "collective", "starts_collective"]
+__all__ = ["MODULE", "collective"]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dynajit import torch_compat
-from dynajit.op_facts import facts
+from dynajit.op_facts import starts_collective
 from dynajit.report import logs
 from dynajit.report.records import CompileRecord
 
@@ -100,12 +100,8 @@ def _watch() -> None:
 def _collectives(record: CompileRecord) -> list[str]:
     """The collectives of the frame's graphs, in order."""
     nodes = [node for graph in record.graphs for node in graph.graph_module.graph.nodes if node.op == "call_function"]
-    named = [(node, getattr(node.target, "__name__", "")) for node in nodes]
-    return [
-        str(node.args[0]) if name == "collective" else name.partition(".")[0]
-        for node, name in named
-        if name == "collective" or facts(node.target).communicates or hasattr(node.target, "communicates")
-    ]
+    named = [(node, getattr(node.target, "__name__", "")) for node in nodes if starts_collective(node.target)]
+    return [str(node.args[0]) if name == "collective" else name.partition(".")[0] for node, name in named]
 
 
 def _is_of_collective(error: Exception) -> bool:

@@ -23,8 +23,8 @@ import torch
 from dynajit import _C
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
-from dynajit.graph.collective import starts_collective
 from dynajit.graph.meta import notes
+from dynajit.op_facts import starts_collective
 from dynajit.report import ranks
 from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
