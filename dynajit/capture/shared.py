@@ -63,11 +63,9 @@ def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Sess
         contents = tuple(key.contents)
         key.places.append((alike, contents))
         found = known.get(contents)
-        if found is not None and any(reference() is None for reference in (*found.held, *found.named)):
-            found.session.unshare()
-            found = None
-        if found is None:
-            found = _taken_over(known, choices, key.of_modules)
+        gone = found is not None and any(reference() is None for reference in (*found.held, *found.named))
+        if found is None or gone:
+            found = _taken_over(known, contents if gone else None, choices, key.of_modules)
         if found is None:
             # dropping the last one takes the table with it
             known = _sessions.setdefault(alike, known)
@@ -78,17 +76,21 @@ def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Sess
     return found.session, owner
 
 
-def _taken_over(known: dict[Hashable, Shared], choices: Choices, of_modules: bool) -> Shared | None:
-    """One of the sessions that nobody uses, if there are many: functions are made anew of one code, and what varies is
-    found to. Where too many variants are an error it is dropped instead when it is full; that of a module always."""
+def _taken_over(known: dict[Hashable, Shared], gone: Hashable, choices: Choices, of_modules: bool) -> Shared | None:
+    """One of the sessions that nobody uses, if there are many or that of the contents `gone` was for objects that are
+    no more, where others have their addresses now: functions are made anew of one code, and what varies is found to. It
+    is the one with most variants, which knows best what varies. Where too many variants are an error it is dropped
+    instead when it is full; that of a module always."""
     parked = [shared for shared in known.values() if shared.session.is_parked()]
-    if len(parked) < MAX_PARKED:
-        return None
-    last = parked[-1]
-    if not of_modules and (not choices.fullgraph or last.session.most_variants() < config.recompile_limit):
-        return last
-    # modules are let go of by the garbage collector, many at once
-    for shared in parked[: 1 - MAX_PARKED] if of_modules else [last]:
+    stale = known.get(gone)
+    dropped = [stale] if stale is not None else []
+    if len(parked) >= MAX_PARKED or stale in parked:
+        best = max(reversed(parked), key=lambda shared: shared.session.most_variants())
+        if not of_modules and (not choices.fullgraph or best.session.most_variants() < config.recompile_limit):
+            return best
+        # modules are let go of by the garbage collector, many at once
+        dropped += parked[: 1 - MAX_PARKED] if of_modules else [best]
+    for shared in dropped:
         shared.session.unshare()
         shared.session.park()
     return None

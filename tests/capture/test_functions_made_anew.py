@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -120,6 +121,21 @@ def test_made_anew_and_compiled(make: Callable[[int], Made]) -> None:
     for turn in range(10):
         function = make(turn)
         assert torch.equal(dynajit.compile(function, backend=backend)(x), function(x)), turn
+    assert backend.frame_count <= GRAPHS[make]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("make", [with_object, with_number])
+def test_however_their_objects_share_addresses(make: Callable[[int], Made], seed: int) -> None:
+    """An object may have the address of one that is no more, at some of the calls, or at all of them."""
+    backend, x, random, others = CompileCounter(), torch.randn(3), Random(seed), []
+    for turn in range(30):
+        others += [Factor(i) for i in range(random.randrange(4))]
+        if random.random() < seed / 20:
+            del others[random.randrange(4) :]
+        function = make(turn % 10)
+        assert torch.equal(dynajit.compile(function, backend=backend)(x), function(x)), turn
+        del function
     assert backend.frame_count <= GRAPHS[make]
 
 
