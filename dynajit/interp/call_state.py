@@ -51,9 +51,10 @@ def call_state(tx: Any, module: ObjVal, args: Sequence[Value], kwargs: dict[str,
     key: list[Any] = [module.cls, len(args), *kwargs]
     try:
         for value in (*args, *kwargs.values()):
-            _describe(value, key, leaves)
+            describe(value, key, leaves)
         _describe_written(tx, key, leaves)
         key.append(sharing(value.fake for value in leaves if type(value) is TensorVal))
+        key.append(identities(leaves))
     except Unknown:
         return None
     return CallState((*key, modes(tx)), leaves)
@@ -108,8 +109,11 @@ def tables(tx: Any) -> tuple[Any, ...]:
     )
 
 
-def _describe(value: Value, key: list[Any], leaves: list[Value]) -> None:
-    """Add an argument to the key, and to the leaves with all that is in it. Raises Unknown."""
+def describe(value: Any, key: list[Any], leaves: list[Value], closed: bool = False) -> None:
+    """Add an argument to the key, and to the leaves with all that is in it; of objects made while tracing, and of
+    `closed` lists, what is in them is not added. Raises Unknown."""
+    if not isinstance(value, Value):
+        raise Unknown
     leaves.append(value)
     kind = type(value)
     key.append(kind)
@@ -124,20 +128,30 @@ def _describe(value: Value, key: list[Any], leaves: list[Value]) -> None:
         else:
             raise Unknown
     elif isinstance(value, (TupleVal, ListVal)) and kind in (TupleVal, ListVal) and value.source is None:
-        key += (value.kind, len(value.items))
-        for item in value.items:
-            if not isinstance(item, Value):
-                raise Unknown
-            _describe(item, key, leaves)
+        key.append(value.kind)
+        if kind is TupleVal or not closed:
+            key.append(len(value.items))
+            for item in value.items:
+                describe(item, key, leaves, closed)
     elif isinstance(value, DictVal) and kind is DictVal and value.source is None and value.complete:
         key += (value.kind, len(value.entries))
         for name, item in value.entries.values():
-            if not isinstance(item, Value) or type(name) is not ConstVal or type(name.value) is not str:
+            if type(name) is not ConstVal or type(name.value) is not str:
                 raise Unknown
             key.append(name.value)
-            _describe(item, key, leaves)
-    elif kind is ObjVal and value.source is not None and value.real_object is not None:  # type: ignore[attr-defined]
+            describe(item, key, leaves, closed)
+    elif isinstance(value, ObjVal) and kind is ObjVal:
+        _describe_object(value, key)
+    else:
+        raise Unknown
+
+
+def _describe_object(value: ObjVal, key: list[Any]) -> None:
+    """One from outside is that very object; of one made while tracing, what is read of it will be asked."""
+    if value.source is not None and value.real_object is not None:
         key.append(id(value))
+    elif value.source is None and value.real_object is None and not value.slots and value.payload is None:
+        key.append(value.cls)
     else:
         raise Unknown
 
@@ -153,7 +167,7 @@ def _describe_written(tx: Any, key: list[Any], leaves: list[Value]) -> None:
             key += (id(value), name)
             entry = value.entries.get(name)
             if entry is not None:
-                _describe(entry[1], key, leaves)
+                describe(entry[1], key, leaves)
 
 
 def _tensor_key(value: TensorVal) -> tuple[Any, ...]:
@@ -165,7 +179,9 @@ def _tensor_key(value: TensorVal) -> tuple[Any, ...]:
 
 def fake_key(fake: Any) -> tuple[Any, ...]:
     """The metadata of an ordinary fake tensor. Raises Unknown for others."""
-    if type(fake) is not FakeTensor or fake.layout is not torch.strided or fake.constant is not None:
+    if type(fake) is not FakeTensor or fake.layout is not torch.strided:
+        raise Unknown
+    if fake.constant is not None and fake.constant.numel():
         raise Unknown
     if fake._has_symbolic_sizes_strides:
         raise Unknown
@@ -180,3 +196,11 @@ def sharing(fakes: Any) -> tuple[int, ...]:
     """Which of the tensors lie in the same memory: for each the place of the first that does."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(fake.untyped_storage()._cdata, place) for place, fake in enumerate(fakes))
+
+
+def identities(leaves: Sequence[Value]) -> tuple[int, ...]:
+    """Which of the objects are the same: for each the place of the first that is. Constants have no identity here."""
+    first: dict[int, int] = {}
+    return tuple(
+        -1 if isinstance(value, ConstVal) else first.setdefault(id(value), place) for place, value in enumerate(leaves)
+    )

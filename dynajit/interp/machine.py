@@ -119,6 +119,7 @@ class Interpreter(Calls):
         self.made_classes: dict[int, tuple[object, Snapshot]] = {}
         self._handlers = fuel.handlers()
         self.summaries = Summaries(self)
+        self.numbers_read: set[Source] = set()
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
         self._steps = 0

@@ -2,14 +2,15 @@
 
 In: calls of modules from outside (`Interpreter.call_module`). Out: their results. A call is summarised where all that
 it left in the trace is known: guards whose sources start at the module, operations, parts of the module met for the
-first time, a result of tensors. Equal means equal by guards, never by name. Everything else (effects, writes, breaks,
-symbolic sizes, parts shared with others and met for the first time) is traced as if there were no summaries.
+first time, a result of tensors, what was read and written of objects made while tracing that it was handed
+(`handed.py`). Equal means equal by guards, never by name. Everything else (other effects and writes, breaks, symbolic
+sizes, parts shared with others and met for the first time) is traced as if there were no summaries.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.source import ConstSource, Source
 from dynajit.interp import fuel
-from dynajit.interp.call_state import CallState, Unknown, call_state, fake_key, modes, sharing, tables
+from dynajit.interp.call_state import CallState, Unknown, call_state, fake_key, identities, modes, sharing, tables
+from dynajit.interp.handed import Handed, ReadEntry
 from dynajit.interp.summary import NOWHERE, Before, Condition, PieceNode, Reference, Replay, Summary
 from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import CONSTANT_TYPES, facts
@@ -68,7 +70,10 @@ class Summaries:
         if known:
             self._misses[module.cls] = self._misses.get(module.cls, 0) + 1
         recording = _Recording(tx, module, state)
-        result = module.trace_call(tx, args, kwargs, direct)
+        try:
+            result = module.trace_call(tx, args, kwargs, direct)
+        finally:
+            recording.handed.stop()
         if len(known) < MAX_SUMMARIES:
             try:
                 known.append(recording.summary(result))
@@ -98,7 +103,7 @@ class _Recording:
     """The logs of the trace before a call."""
 
     def __init__(self, tx: Any, module: ObjVal, state: CallState) -> None:
-        self.tx, self.module, self.state = tx, module, state
+        self.tx, self.module, self.handed = tx, module, Handed(tx, state.leaves)
         self.guards, self.nodes, self.inputs = len(tx.guards), len(tx.graph._nodes), len(tx.graph.inputs)
         self.objects, self.changed = len(tx._objects), len(tx.journal.changed)
         self.tables, self.modes = tables(tx), modes(tx)
@@ -113,23 +118,24 @@ class _Recording:
 
     def summary(self, result: Value) -> Summary:
         """What the call came to. Raises Unknown."""
-        tx, leaves = self.tx, self.state.leaves
+        tx, leaves = self.tx, self.handed.leaves
         given = {id(value) for value in leaves}
         changed = tx.journal.changed[self.changed :]
         _require(tables(tx) == self.tables and modes(tx) == self.modes)
         _require(all(one is None or (one.source is None and id(one) not in given) for one in changed))
-        inputs = tx.graph.inputs[self.inputs :]
-        _require(all(self._is_inside(entry.source) and not (entry.symbol or entry.foreign) for entry in inputs))
-        _require(not any(entry.real._is_view() for entry in inputs))
-        _require(self.memories.isdisjoint(memory_of(entry.real) for entry in inputs))
+        inputs = self._new_inputs()
         for place, value in enumerate(leaves):
             if type(value) is TensorVal:
                 self.references.setdefault(value.node, Reference("leaf", place))
         for place, entry in enumerate(inputs):
             self.references[entry.node] = Reference("input", place)
-        conditions = [one for guard in tx.guards.since(self.guards) for one in self._conditions(guard)]
+        reads = [self._freed(read) for read in self.handed.reads]
+        free = {read.number for read in reads if read.number is not None}
+        conditions = [one for guard in tx.guards.since(self.guards) for one in self._conditions(guard, free)]
+        _require(free == {one.guard.source for one in conditions if one.free})
         objects = self._new_objects()
         steps = self._steps()
+        writes = [(owner, name, self._result(value)) for owner, name, value in self.handed.writes()]
         made = self._result(result)
         fakes = [value.fake for value in leaves if type(value) is TensorVal]
         fakes += [entry.fake for entry in (*inputs, *(entry for entry, _ in self.known))]
@@ -143,13 +149,31 @@ class _Recording:
             apart=sharing(entry.fake for entry in inputs),
             steps=steps,
             result=made,
-            changed=len(changed),
+            changed=len(changed) - len(writes),
             caller=self.caller,
             behind=len(tx.guards),
             leaves=leaves,
+            identities=identities(leaves),
+            reads=[(read, None if read.number is None else self.places[read.number]) for read in reads],
+            writes=writes,
         )
 
     # -- guards and objects
+
+    def _new_inputs(self) -> list[Any]:
+        """The inputs that the call added."""
+        inputs = self.tx.graph.inputs[self.inputs :]
+        _require(all(self._is_inside(entry.source) and not (entry.symbol or entry.foreign) for entry in inputs))
+        _require(not any(entry.real._is_view() for entry in inputs))
+        _require(self.memories.isdisjoint(memory_of(entry.real) for entry in inputs))
+        return inputs  # type: ignore[no-any-return]
+
+    def _freed(self, read: ReadEntry) -> ReadEntry:
+        """Its index may be another one only if it is the module's own, and chooses items and nothing else."""
+        number = read.number
+        if number is None or (self._is_inside(number) and number not in self.tx.numbers_read):
+            return read
+        return read._replace(number=None)
 
     def _is_inside(self, source: Source) -> bool:
         return self._place(source) is not None
@@ -164,7 +188,7 @@ class _Recording:
                 self.sources.append((base, source))
         return place
 
-    def _conditions(self, guard: Guard) -> list[Condition]:
+    def _conditions(self, guard: Guard, free: Set[Source]) -> list[Condition]:
         """What a guard asks of the module's parts."""
         model = kinds[guard.kind]
         if guard.source is None:
@@ -181,7 +205,7 @@ class _Recording:
             if guard.kind.startswith(("DICT_", "SET_")):  # other keys are asked whether they are equal
                 keys = guard.params[0] if isinstance(guard.params[0], (tuple, frozenset)) else (guard.params[0],)
                 _require(all(type(key) in (str, int, bool, type(None)) for key in keys))
-            return [Condition(guard, place)]
+            return [Condition(guard, place, free=guard.kind == "EQUALS" and guard.source in free)]
         _require(all(isinstance(source.root(), ConstSource) for source in (guard.source, *others)))
         return []
 
@@ -265,9 +289,9 @@ class _Recording:
 
     def _result(self, value: Value) -> Callable[[Replay], Value]:
         """What makes the result of another call."""
-        place = next((place for place, leaf in enumerate(self.state.leaves) if leaf is value), None)
+        place = next((place for place, leaf in enumerate(self.handed.leaves) if leaf is value), None)
         if place is not None:
-            return lambda replay: replay.state.leaves[place]
+            return lambda replay: replay.leaves[place]
         if type(value) is TensorVal:
             _require(value.replacement is None and not value.attrs)
             to = self._reference(value.node)

@@ -20,6 +20,7 @@ from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.source import Environment, Source, Unreachable
 from dynajit.interp.call_state import CallState, Unknown, fake_key, sharing
+from dynajit.interp.handed import ReadEntry, find, tell, write
 from dynajit.nested import map_leaves
 from dynajit.report.records import FrameLoc
 from dynajit.torch_compat import memory_of
@@ -71,11 +72,12 @@ class Before(NamedTuple):
 
 class Condition(NamedTuple):
     """A guard, and where the object that it reads stands among the module's parts. `other`: of SAME_OBJECT, the second
-    one: its place, or an object met before."""
+    one: its place, or an object met before. `free`: of EQUALS, the number may be any."""
 
     guard: Guard
     place: int
     other: int | Before = 0
+    free: bool = False
 
 
 class Summary(NamedTuple):
@@ -95,7 +97,10 @@ class Summary(NamedTuple):
         changed: how many changes the program made to objects of its own.
         caller: where the caller stood.
         behind: how many guards the trace had at the end.
-        leaves: the arguments: objects whose ids are in the key.
+        leaves: the arguments, and what was read of them: objects whose ids are in the keys.
+        identities: which of them are the same.
+        reads: what the call found in objects made while tracing, and the places of the numbers that choose it.
+        writes: what it left there: place of the object among the leaves, name, what makes the value.
     """
 
     sources: list[tuple[int, Source]]
@@ -111,13 +116,16 @@ class Summary(NamedTuple):
     caller: FrameLoc | None
     behind: int
     leaves: list[Value]
+    identities: tuple[int, ...]
+    reads: list[tuple[ReadEntry, int | None]]
+    writes: list[tuple[int, str, Callable[[Replay], Value]]]
 
 
 class Replay:
     """One use of a summary for another module."""
 
     def __init__(self, tx: Any, summary: Summary, module: ObjVal, state: CallState) -> None:
-        self.tx, self.summary, self.state = tx, summary, state
+        self.tx, self.summary, self.leaves = tx, summary, [*state.leaves]
         self.module = module
         self.parts: list[Any] = [module.real_object]
         self.inputs: list[Any] = []
@@ -127,43 +135,48 @@ class Replay:
 
     def holds(self) -> bool:
         """Whether the module meets the conditions; adds nothing to the trace."""
-        parts, summary = self.parts, self.summary
         try:
-            for place, source in summary.sources[1:]:
-                parts.append(source.read(parts[place], NOWHERE))
-        except Unreachable:
+            for place, source in self.summary.sources[1:]:
+                self.parts.append(source.read(self.parts[place], NOWHERE))
+            return all(map(self._meets, self.summary.conditions)) and self._has_new_parts() and self._finds_the_same()
+        except (Unreachable, Unknown):
             return False
-        for guard, place, other in summary.conditions:
-            if guard.kind == "SAME_OBJECT":
-                if parts[place] is not (other.obj if isinstance(other, Before) else parts[other]):
-                    return False
-            elif not kinds[guard.kind].check(parts[place], guard.params):
-                return False
-        new = [id(parts[place]) for place, _ in summary.objects]
+
+    def _meets(self, condition: Condition) -> bool:
+        guard, place, other, free = condition
+        part = self.parts[place]
+        if guard.kind == "SAME_OBJECT":
+            return part is (other.obj if isinstance(other, Before) else self.parts[other])
+        return type(part) is int if free else kinds[guard.kind].check(part, guard.params)
+
+    def _has_new_parts(self) -> bool:
+        """Whether the trace meets for the first time what it met then, and nothing shares memory with what it knows."""
+        summary = self.summary
+        new = [id(self.parts[place]) for place, _ in summary.objects]
         if len(set(new)) < len(new) or any(one in self.tx._objects for one in new):
             return False
-        tensors = [parts[place] for place, kind in summary.objects if kind is TensorVal]
+        tensors = [self.parts[place] for place, kind in summary.objects if kind is TensorVal]
         memories = [memory_of(tensor) for tensor in tensors]
         if any(tensor._is_view() for tensor in tensors):
             return False
         if not self.tx.summaries.memories().isdisjoint(memories):
             return False
-        if tuple(map(memories.index, memories)) != summary.apart:
-            return False
-        try:
-            return all(
-                fake_key(entry.fake) == key and any(entry is one for one in self.tx.graph.inputs)
-                for entry, key in summary.known
-            )
-        except Unknown:
-            return False
+        return tuple(map(memories.index, memories)) == summary.apart
+
+    def _finds_the_same(self) -> bool:
+        """Whether the objects that the call is handed, and earlier inputs, are as they were. Raises Unknown."""
+        reads = [(read, None if number is None else self.parts[number]) for read, number in self.summary.reads]
+        return find(reads, self.leaves, self.summary.identities) and all(
+            fake_key(entry.fake) == key and any(entry is one for one in self.tx.graph.inputs)
+            for entry, key in self.summary.known
+        )
 
     def run(self) -> Value | None:
         """Add what the call adds, and give its result; None where it is another after all, with nothing added."""
         tx = self.tx
         mark = tx.journal.mark(), tx.graph.mark(), len(tx.guards)
         try:
-            fits = self._add_guards() and self._add_objects() and self._add_steps()
+            fits = self._add_guards() and self._add_objects() and self._add_steps() and self._write()
         except (GraphBreak, Unknown):
             fits = False
         if not fits:
@@ -181,9 +194,13 @@ class Replay:
         if (seen.varying or seen.made_anew) and any(one in seen.varying or one in seen.made_anew for one in sources):
             return False
         here = tx.frames[-1].location() if tx.frames else None
-        for guard, place, other in self.summary.conditions:
+        for guard, place, other, free in self.summary.conditions:
             location = here if guard.user_loc == self.summary.caller else guard.user_loc
-            if guard.kind != "SAME_OBJECT":
+            if free:
+                tx.guards.add(Guard(sources[place], "EQUALS", self.parts[place], user_loc=location))
+            elif guard.kind != "SAME_OBJECT":
+                if guard.kind == "EQUALS":
+                    tx.numbers_read.add(sources[place])
                 tx.guards.add(guard.moved(sources[place], location))
             elif isinstance(other, Before):
                 tx.guards.add(Guard(other.source, "SAME_OBJECT", sources[place], user_loc=location))
@@ -207,9 +224,20 @@ class Replay:
             return False
         if [fake_key(entry.fake) for entry in self.inputs] != summary.inputs:
             return False
-        leaves = [value.fake for value in self.state.leaves if type(value) is TensorVal]
+        leaves = [value.fake for value in self.leaves if type(value) is TensorVal]
         entries = [*self.inputs, *(entry for entry, _ in summary.known)]
         return sharing([*leaves, *(entry.fake for entry in entries)]) == summary.memory
+
+    def _write(self) -> bool:
+        """Leave in the objects that the call was handed what it leaves there."""
+        reads = [
+            (read, None, None) if place is None else (read, self.parts[place], self.sources[place])
+            for read, place in self.summary.reads
+        ]
+        tell(self.tx, reads, self.leaves)
+        for owner, name, made in self.summary.writes:
+            write(self.tx, self.leaves[owner], name, made(self))
+        return True
 
     def _add_steps(self) -> bool:
         graph = self.tx.graph
@@ -271,7 +299,7 @@ class Replay:
 
     def _at(self, to: Reference) -> Any:
         if to.kind == "leaf":
-            return self.state.leaves[to.place]
+            return self.leaves[to.place]
         return self.inputs[to.place] if to.kind == "input" else self.summary.known[to.place][0]
 
 

@@ -22,6 +22,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.identity import identical
 from dynajit.values.containers.iterators import LONGEST, PositionIterator, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
+from dynajit.values.containers.watched import Contents, Watch, read_item
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.registry import Model, entering
@@ -421,10 +422,17 @@ class ListVal(SequenceVal):
     """A list: made while tracing, or the changed contents of a real one."""
 
     kind = list
+    items: Any = Contents()
+    contents_name = "items"
+    watches: tuple[Watch, ...] = ()
 
     def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
         self.items = list(items)
         self.source = source
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        found = read_item(self, tx, key) if self.watches else None
+        return found if found is not None else super().getitem(tx, key)
 
     def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
         return ListVal(items)

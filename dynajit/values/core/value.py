@@ -68,6 +68,7 @@ class Tracer(Protocol):
     graph: GraphBuilder
     journal: Journal
     seen: Seen
+    numbers_read: set[Source]  # whose values the trace depends on; never goes back
     tensors: dict[int, Any]
     exceptions: Any  # `HandledExceptions`, of objects/exceptions.py
     open_generators: list[Any]

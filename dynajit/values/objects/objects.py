@@ -37,6 +37,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.rebuild_containers import fill_mapping, push_members
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
+from dynajit.values.containers.watched import Contents, Watch, untold
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.slots import AsksClass, by_rule, raising
 from dynajit.values.core.value import Direct, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -68,6 +69,9 @@ class InstanceDict(AttributeDict):
     """The `__dict__` of an instance of a user's class."""
 
     owner: ObjVal
+    entries: Any = Contents()
+    contents_name = "entries"
+    watches: tuple[Watch, ...] = ()
 
     def __init__(self, owner: ObjVal) -> None:
         real = None
@@ -81,6 +85,26 @@ class InstanceDict(AttributeDict):
         self.own_reading = in_python(owner.cls, "__getattribute__")
         if self.own_reading and owner.source is not None:
             self.source = InstanceAttrSource(owner.source, "__dict__")
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        if not self.watches:
+            return super().lookup_hashed(tx, hashed, key)
+        with untold(self) as watches:
+            found = super().lookup_hashed(tx, hashed, key)
+        for watch in watches:
+            watch.read(self, hashed, None, found)
+        return found
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        if not self.watches:
+            super().setitem(tx, key, value)
+            return
+        hashed = key.hash_key(tx)
+        self.lookup_hashed(tx, hashed, key)  # what it lets go of
+        with untold(self) as watches:
+            super().setitem(tx, key, value)
+        for watch in watches:
+            watch.wrote(self, str(hashed))
 
     def guard_absent(self, tx: Tracer, name: str) -> None:
         tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)

@@ -300,6 +300,7 @@ class UnreadConst(Unread):
 
     def read(self) -> Any:
         self.rely()
+        self._tx.numbers_read.add(self.source)
         return self._raw
 
     def rely(self) -> None:
