@@ -107,6 +107,7 @@ class GraphBuilder:
         self._nodes: list[fx.Node] = []
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()
+        self.takes_nested = False  # whether an input is a nested tensor, or was; never goes back
         self._modules: dict[str, fx.GraphModule] = {}
         self._symbol_nodes: dict[str, fx.Node] = {}
         self._number_nodes: dict[symbols.Tree, fx.Node] = {}
@@ -220,6 +221,7 @@ class GraphBuilder:
         grad_fn = getattr(fake, "grad_fn", None)
         note(node, source=source.name(), grad_fn=grad_fn, version=version, waited_for=waited_for)
         made = GraphInput(source, node, real, fake, symbol)
+        self.takes_nested |= isinstance(real, torch.Tensor) and real.is_nested
         self._last_placeholder = node
         self.inputs.append(made)
         return made

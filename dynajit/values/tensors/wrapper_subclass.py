@@ -116,10 +116,12 @@ def guard_wrapper(tx: Tracer, obj: Any, source: Source) -> None:
 def guard_ragged(tx: Tracer, entry: GraphInput) -> None:
     """Guard which of the graph's inputs have the ragged size of the new one: those with the very same tensor of
     offsets, or lengths."""
-    found = _ragged(entry)
+    found = _ragged(entry) if tx.graph.takes_nested else None
+    if found is None:
+        return
     for other in tx.graph.inputs[:-1]:
-        known = _ragged(other) if found is not None and _is_jagged(entry) | _is_jagged(other) else None
-        if known is not None and found is not None and known[1] != found[1]:
+        known = _ragged(other) if _is_jagged(entry) | _is_jagged(other) else None
+        if known is not None and known[1] != found[1]:
             tx.guard(known[1], "SAME_OBJECT" if known[0] is found[0] else "NOT_ALIASED", found[1])
 
 
