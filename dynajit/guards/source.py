@@ -444,16 +444,18 @@ class StrideSource(_Found):
 class CallSource(Source):
     """What a C function gives for the base: an item of a deque, the object of a weak reference.
 
-    The function must read only and run no user code; `text` says what it gives, with {} for the base.
+    The function must read only and run no user code; `text` says what it gives, with {} for the base. Sources of one
+    base and text are one source, unless `of`, an object that the function looks at besides, differs.
     """
 
-    __slots__ = ("function", "text")
+    __slots__ = ("function", "text", "of")
     function: Callable[[Any], Any]
     text: str
-    parts = ("function", "text")
+    of: Hashable
+    parts = ("function", "text", "of")
 
-    def __new__(cls, base: Source, function: Callable[[Any], Any], text: str) -> CallSource:
-        return cls._make((text,), base, text.format(base.name()), function=function, text=text)
+    def __new__(cls, base: Source, function: Callable[[Any], Any], text: str, of: Hashable = None) -> CallSource:
+        return cls._make((text, of), base, text.format(base.name()), function=function, text=text, of=of)
 
     def emit(self, e: Emitter, load: Load) -> None:
         self._emit_call(e, load, self.function)

@@ -172,7 +172,8 @@ def _at_weak_key(function: Any, tx: Tracer, container: Value, key: Value, *defau
     if not there:
         raise GraphBreak(breaks.RAISES, "KeyError: a weak reference")
     assert container.source is not None
-    read = CallSource(container.source, functools.partial(_held_at, reference), "the value of a weak key in {}")
+    held = functools.partial(_held_at, reference)
+    read = CallSource(container.source, held, "the value of a weak key in {}", reference)
     return tx.wrap(_held_at(reference, real), read)
 
 

@@ -183,3 +183,31 @@ def test_reading_weak_containers_is_in_the_graph(program: Any) -> None:
     gone = weakref.ref(key)
     del key
     assert gone() is None and len(holder.items) == 0
+
+
+def looks_up_two(x: Tensor, items: Any, first: Node, second: Node) -> Tensor:
+    result: Tensor = items[first] * x + 10 * items[second]
+    return result
+
+
+def test_values_of_two_weak_keys_are_two_values() -> None:
+    keys = [Node(), Node(), Node()]
+    items = weakref.WeakKeyDictionary({key: torch.full((2,), number + 1.0) for number, key in enumerate(keys)})
+    compiled = dynajit.compile(looks_up_two, backend="eager")
+    for first, second in ((0, 1), (1, 0), (2, 2), (0, 2)):
+        args = torch.ones(2), items, keys[first], keys[second]
+        torch.testing.assert_close(compiled(*args), looks_up_two(*args))
+
+
+def test_a_weak_key_made_at_each_call(recwarn: pytest.WarningsRecorder) -> None:
+    def made_inside(x: Tensor) -> Tensor:
+        key, items = Node(), weakref.WeakKeyDictionary()  # type: ignore[var-annotated]
+        items[key] = x * 2
+        found: Tensor = items[key]
+        return found + len(items)
+
+    compiled = dynajit.compile(made_inside, backend="eager")
+    for number in range(3):
+        x = torch.full((2,), float(number))
+        torch.testing.assert_close(compiled(x), made_inside(x))
+    assert not [str(each.message) for each in recwarn if "report the program" in str(each.message)]
