@@ -16,6 +16,8 @@ _collects = gc.isenabled()
 gc.disable()
 
 from dynajit import exc, testing  # noqa: E402
+from dynajit.aot.decompositions import register_lowering  # noqa: E402
+from dynajit.aot.patterns import register_pattern  # noqa: E402
 from dynajit.api import (  # noqa: E402
     compile,
     cudagraph_mark_step_begin,
@@ -87,6 +89,8 @@ __all__ = [
     "module_policy",
     "nonstrict_trace",
     "register_backend",
+    "register_lowering",
+    "register_pattern",
     "reset",
     "run",
     "set_logs",

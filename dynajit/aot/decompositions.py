@@ -8,20 +8,71 @@ numbers has to draw the same ones in the same order as in eager: torch's own rul
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.utils.hooks import RemovableHandle
 
+from dynajit.exc import ConfigError
+from dynajit.op_facts import facts
 from dynajit.torch_compat import at_hand
 
 Decompositions = dict[Any, Callable[..., Any]]
 
 
-@functools.cache
+# a handle refers to it weakly, which a plain dictionary does not allow
+_lowerings: OrderedDict[int, tuple[torch._ops.OpOverload, Callable[..., Any]]] = OrderedDict()
+
+
+def register_lowering(operator: Any, function: Callable[..., Any]) -> RemovableHandle:
+    """Have kernels made of an operator of the user's, in what the backend `codegen` compiles from now on.
+
+    Args:
+        operator: what `torch.library.custom_op` gives, or a `torch.ops.library.name`, with or without its overload.
+            It has a fake implementation; what autograd does of it stays what is registered for it.
+        function: computes with torch's operations what the operator does, of the same arguments, and writes none.
+            The loop IR takes these operations, so that there are kernels of them, in C for CPUs and in Triton for GPUs,
+            with what comes before and after fused. It may give NotImplemented for arguments that it is not for.
+
+    Returns:
+        A handle; its `remove()` takes the lowering away. What is compiled already stays as it is in both cases.
+
+    Raises:
+        ConfigError: it is no operator, has several overloads, or writes an argument.
+    """
+    overload = getattr(operator, "_opoverload", operator)
+    if isinstance(overload, torch._ops.OpOverloadPacket):
+        names: list[str] = overload.overloads()  # type: ignore[no-untyped-call]
+        if len(names) != 1:
+            raise ConfigError(f"{overload} has the overloads {', '.join(names)}: which one?")
+        overload = getattr(overload, names[0])
+    if not isinstance(overload, torch._ops.OpOverload):
+        raise ConfigError(
+            f"register_lowering takes an operator of torch.ops or a torch.library.custom_op, not {operator!r}"
+        )
+    if overload._schema.is_mutable:
+        raise ConfigError(f"{overload} writes an argument: only operators that write none have lowerings")
+    handle = RemovableHandle(_lowerings)
+    _lowerings[handle.id] = overload, function
+    return handle
+
+
+def any_lowerings() -> bool:
+    """Whether any are registered by the user."""
+    return bool(_lowerings)
+
+
 def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decompositions:
+    """The table for generated kernels on such a device, what the user registered included."""
+    return {**_own_table(device, eager_rounding), **dict([*_lowerings.values()])}
+
+
+@functools.cache
+def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     """The table for generated kernels on such a device. With `eager_rounding`, operators that are one loop in eager
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions

@@ -29,9 +29,11 @@ from dynajit.aot.passes.layouts import with_layouts
 from dynajit.aot.passes.recurrent import layer_by_layer
 from dynajit.aot.passes.unstack_scalars import unstack_scalars
 from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
+from dynajit.aot.patterns import any_patterns, replace_patterns
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
 from dynajit.aot.training.saved_tensors import narrow_reads, shrink_saved_tensors
+from dynajit.exc import ConfigError
 from dynajit.report import debug, logs
 
 Compiled = Callable[..., Any]
@@ -112,6 +114,8 @@ def run_passes(gm: GraphModule, context: PassContext) -> GraphModule:
         if context.phase in each.phases and each.device in ("", context.device) and each.applies(gm, context):
             try:
                 gm = each.run(gm, context)
+            except ConfigError:  # what the user registered
+                raise
             except Exception as error:
                 raise PassFailed(f"the pass {each.name} raised {type(error).__name__}: {error}") from error
             if shown and (now := _text(gm, context)) != text:
@@ -185,7 +189,19 @@ def _saves_by_itself(gm: GraphModule, context: PassContext) -> bool:
 
 _GENERATED = ("forward", "backward", "inference")
 
+
+def _patterns(level: str, *phases: str) -> Pass:
+    return Pass(
+        f"{level}_patterns",
+        phases,
+        lambda gm, context: replace_patterns(level, gm),
+        applies=lambda gm, context: any_patterns(level),
+    )
+
+
 PASSES: tuple[Pass, ...] = (
+    _patterns("torch", "captured"),
+    _patterns("aten", "joint", "inference"),
     Pass("inference_mode", ("captured",), _inference_mode),
     Pass("unused_raises", ("captured",), _more_results(with_unused)),
     Pass("recurrent_dropout", ("autograd",), _simple(layer_by_layer)),

@@ -21,9 +21,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.inference import freezing
+from dynajit.aot.patterns import UserPass, with_user_passes
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
-from dynajit.aot.rewrite import fake_inputs, results_of
-from dynajit.backends.registry import check_options, register_backend
+from dynajit.aot.rewrite import copied, fake_inputs, results_of
+from dynajit.backends.registry import USER_PASSES, check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import NotRepeated, graph_notes, is_view
 from dynajit.loopir import host_numbers
@@ -38,6 +39,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "freezing": (False, True),
     "max_autotune": (False, True),
     "triton.cudagraphs": (False, True),
+    **dict.fromkeys(USER_PASSES, ((),)),
 }
 # Modes in which plans for GPUs are recorded as CUDA graphs.
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -65,6 +67,8 @@ class _Settings:
     mode: str
     eager_rounding: bool
     freezing: bool
+    pre_passes: tuple[UserPass, ...] = ()
+    post_passes: tuple[UserPass, ...] = ()
 
 
 @register_backend(name="codegen")
@@ -72,7 +76,9 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     """Functionalise `gm`, differentiate it if need be, and generate code for its ATen graphs.
 
     Options: `numerics`: "eager" to round bfloat16 and float16 just as eager does, where operators fuse less;
-    `freezing`: in inference, take parameters and buffers as constants; `max_autotune` and `triton.cudagraphs`: what the
+    `freezing`: in inference, take parameters and buffers as constants; `pre_passes` and `post_passes`: lists of
+    functions that change a `torch.fx.Graph` in place, the captured one before it is differentiated, and each graph of
+    ATen operations after all other passes; new nodes need no `meta`; `max_autotune` and `triton.cudagraphs`: what the
     modes are short for.
     """
     settings = _settings(options.get("mode"), options.get("options") or {})
@@ -85,13 +91,15 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         compile_pool.start(gpu.capability(device))
     compile_fn: CompileFn = functools.partial(_generate, settings)
     table = decompositions.for_codegen(device.type, settings.eager_rounding)
+    if settings.pre_passes:
+        gm = with_user_passes(copied(gm), settings.pre_passes, "example_value")
     weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None
     if weights:
         compile_fn = freezing.frozen(compile_fn, weights, len(example_inputs))
     try:
         with phases.timer("aot"):
             folded = freezing.fold_batch_norm(gm, weights) if weights else gm
-            layouts, repeats = not settings.eager_rounding, not weights
+            layouts, repeats = not settings.eager_rounding, not weights and not settings.post_passes
             return compile_joint(folded, example_inputs, compile_fn, table, layouts=layouts, repeats=repeats)
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
@@ -140,7 +148,8 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
     check_options(options, _CHOICES)
     if mode is None:
         mode = _MODES[bool(options.get("max_autotune")), bool(options.get("triton.cudagraphs"))]
-    return _Settings(mode, options.get("numerics") == "eager", bool(options.get("freezing")))
+    passes = (tuple(options.get(name, ())) for name in USER_PASSES)
+    return _Settings(mode, options.get("numerics") == "eager", bool(options.get("freezing")), *passes)
 
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
@@ -242,6 +251,8 @@ def _plan(
     noted = graph_notes(gm)
     repeated, original = noted.repeated, noted.original
     gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
+    if settings.post_passes:
+        gm = with_user_passes(gm, settings.post_passes, "val")
     plan = generator.generate(gm, inputs, name, device, choose, rounding, backward, repeated)
     if repeated is None:
         plan = _with_separate_objects(plan, gm)

@@ -22,11 +22,13 @@ from typing import Any
 import torch
 
 from dynajit import _C
+from dynajit.aot.decompositions import any_lowerings
+from dynajit.aot.patterns import any_patterns
 from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.backends import kept_graph
-from dynajit.backends.registry import lookup_backend
+from dynajit.backends.registry import USER_PASSES, lookup_backend
 from dynajit.codegen.plan import Plan
 from dynajit.codegen.refusal import BackwardRerun
 from dynajit.constants import NotData
@@ -208,7 +210,10 @@ def check_targets(module: torch.fx.GraphModule) -> None:
 
 def is_own(backend: Any, options: dict[str, Any]) -> bool:
     """Whether plans of this backend under these options have a form as data."""
-    return backend is lookup_backend("codegen") and not (options.get("options") or {}).get("freezing")
+    if any_patterns() or any_lowerings():  # functions of the user's, which no file has
+        return False
+    own = options.get("options") or {}
+    return backend is lookup_backend("codegen") and not any(own.get(name) for name in ("freezing", *USER_PASSES))
 
 
 def machine() -> str:

@@ -111,9 +111,14 @@ _INSTEAD = {
     "fx_graph_cache": "kernels are kept in dynajit.config.cache_dir",
     "force_disable_caches": "kernels are kept in dynajit.config.cache_dir",
     "trace.enabled": "dynajit.config.debug writes such a folder",
+    **dict.fromkeys(("pre_grad_custom_pass", "joint_custom_pre_pass"), "pre_passes, a list, or register_pattern"),
+    **dict.fromkeys(("post_grad_custom_pre_pass", "post_grad_custom_post_pass"), "post_passes, a list"),
     **dict.fromkeys(("coordinate_descent_tuning", "epilogue_fusion", "shape_padding", "allow_buffer_reuse"), _NOTHING),
     **dict.fromkeys(("aggressive_fusion", "layout_optimization", "cpp_wrapper", "combo_kernels"), _NOTHING),
 }
+
+# options that take functions which change graphs
+USER_PASSES = ("pre_passes", "post_passes")
 
 
 def check_options(
@@ -124,7 +129,10 @@ def check_options(
     for name, value in options.items():
         if name not in known:
             raise ConfigError.unknown("option", name, [*known, *also], _INSTEAD.get(name, ""))
-        if isinstance(known, Mapping) and value not in known[name]:
+        if name in USER_PASSES:
+            if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
+                raise ConfigError(f"options: {name} takes a list of functions of a torch.fx.Graph, not {value!r}")
+        elif isinstance(known, Mapping) and value not in known[name]:
             raise ConfigError(f"options: {name} is one of {', '.join(map(repr, known[name]))}, not {value!r}")
 
 

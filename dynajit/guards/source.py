@@ -448,7 +448,7 @@ class CallSource(Source):
     base and text are one source, unless `of`, an object that the function looks at besides, differs.
     """
 
-    __slots__ = ("function", "text", "of")
+    __slots__ = ("function", "of", "text")
     function: Callable[[Any], Any]
     text: str
     of: Hashable

@@ -23,6 +23,7 @@ ARTIFACTS: dict[str, str] = {
     "bytecode": "the bytecode before and after",
     "graph_code": "the captured torch graph as Python; + adds strides and devices",
     "aot_graphs": "the ATen graphs and the passes that changed them; + adds strides and devices, graphs after passes",
+    "patterns": "where what `register_pattern` registered was found, replaced or not, and why not",
     "fusion": "which operations share a kernel; + adds their lines and the bytes that are moved",
     "output_code": "the generated kernels; + adds the plan that calls them",
     "kept": "which compiled variants are kept for the next process, or taken from an earlier one, and why not",
