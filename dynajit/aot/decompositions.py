@@ -54,7 +54,7 @@ def register_lowering(operator: Any, function: Callable[..., Any]) -> RemovableH
         raise ConfigError(
             f"register_lowering takes an operator of torch.ops or a torch.library.custom_op, not {operator!r}"
         )
-    if overload._schema.is_mutable:
+    if facts(overload).writes:
         raise ConfigError(f"{overload} writes an argument: only operators that write none have lowerings")
     handle = RemovableHandle(_lowerings)
     _lowerings[handle.id] = overload, function
