@@ -91,6 +91,8 @@ def compile(
         TypeError: `model` is not callable.
         ConfigError: the backend, mode or an option is unknown; the message lists what is known.
     """
+    if not isinstance(disable, bool):
+        raise ConfigError(f"disable takes True or False, not {disable!r}")
     if model is None:
         return functools.partial(
             compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable

@@ -325,6 +325,8 @@ def test_disabled_modules_and_compiled_functions() -> None:
     assert dynajit.compile(alone) is alone
     same = dynajit.compile(double, disable=True)
     assert same is double
+    with pytest.raises(exc.ConfigError, match="disable takes True or False, not 'no'"):
+        dynajit.compile(double, disable="no")  # type: ignore[call-overload]
 
 
 def test_graph_break_and_is_compiling() -> None:

@@ -175,10 +175,11 @@ def subclasses(tx: Tracer, cls: Value) -> Value:
     made = (obj for obj, _ in tx.made_classes.values() if isinstance(obj, type))
     needed = [tx.from_real(obj) for obj in made if issubclass(obj, cls.real())]
     found = type.__subclasses__(cls.real())
-    if needed or cls.source is None or len(found) > MAX_SUBCLASSES:
+    if needed or len(found) > MAX_SUBCLASSES:
         tx.needed.extend(needed)
         raise GraphBreak(breaks.UNKNOWN_CALL, "type.__subclasses__")
-    listed = CallSource(cls.source, type.__subclasses__, "{}.__subclasses__()")
+    source = cls.source or ConstSource(cls.real(), cls.real().__qualname__)  # of a class that others tell
+    listed = CallSource(source, type.__subclasses__, "{}.__subclasses__()")
     tx.guard(listed, "LEN", len(found))
     items = [ItemSource(listed, index) for index in range(len(found))]
     for item, obj in zip(items, found, strict=True):

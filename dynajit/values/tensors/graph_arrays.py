@@ -397,10 +397,19 @@ def _sample(value: Value) -> Any:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy function of {missing}") from None
 
 
+_WITH_DTYPE = (torch.tensor, torch.as_tensor)
+
+
 def make_tensor(
     tx: Tracer, function: Any, array: GraphArrayVal, rest: Sequence[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """`torch.from_numpy(array)` and its like: a tensor in the same memory, or in its own for `torch.tensor`."""
+    """`torch.from_numpy(array)` and its like: a tensor in the same memory, or in its own for `torch.tensor`, or of
+    another dtype."""
+    dtype = kwargs["dtype"].real() if kwargs.keys() == {"dtype"} and function in _WITH_DTYPE else None
+    if isinstance(dtype, torch.dtype) and not rest:
+        plain = make_tensor(tx, function, array, (), {})
+        # a copy already, or one that this makes
+        return tx.torch_op("call_method", "to", [plain, kwargs["dtype"]], {})
     if rest or kwargs or (array.is_scalar and function is torch.from_numpy):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a tensor of {array.describe()} with options")
     name = "clone" if function is torch.tensor or array.is_scalar else "detach"

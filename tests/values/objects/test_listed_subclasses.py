@@ -109,3 +109,21 @@ def test_many_subclasses_break_the_graph() -> None:
     assert_same(program, X, graphs=1)
     with pytest.raises(dynajit.exc.Unsupported, match="__subclasses__"):
         dynajit.compile(program, backend="eager", fullgraph=True)(X)
+
+
+class Registry:
+    def total(self, x: torch.Tensor) -> torch.Tensor:
+        return x + sum(cls.size for cls in type(self).__mro__[-2].__subclasses__())  # type: ignore[attr-defined]
+
+
+class First(Registry):
+    size = 1
+
+
+def test_of_a_class_that_another_one_tells() -> None:
+    compiled = dynajit.compile(lambda x: First().total(x), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X + 1)
+    more = type("More", (Registry,), {"size": 5})
+    assert torch.equal(compiled(X), X + 6)
+    more.size = 7  # type: ignore[attr-defined]
+    assert torch.equal(compiled(X), X + 8)

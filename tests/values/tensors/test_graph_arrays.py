@@ -462,3 +462,24 @@ def test_arrays_made_inside_are_filled_with_what_the_graph_computes(fn: Callable
     for backend in (None, "codegen"):
         check(fn, lambda: (np.linspace(-1.0, 1.0, 8),), graphs=graphs, backend=backend)
         assert_same(fn, np.linspace(-1.0, 1.0, 8), backend=backend or "eager")
+
+
+def kept_apart_or_shared(x: torch.Tensor) -> Any:
+    array = x.numpy()
+    shared, own = torch.as_tensor(array, dtype=torch.float32), torch.tensor(array, dtype=torch.float32)
+    shared.add_(1)
+    own.add_(1)
+    return x + own, torch.as_tensor(array, dtype=torch.float64).add_(1), x
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * torch.tensor(np.cumsum(x.numpy()), dtype=torch.float64),
+        lambda x: torch.tensor(x.numpy() * 2.7, dtype=torch.int64),
+        lambda x: torch.as_tensor(x.numpy().sum(), dtype=torch.float64),
+        kept_apart_or_shared,
+    ],
+)
+def test_a_tensor_of_an_array_and_a_dtype(fn: Callable[..., Any]) -> None:
+    assert_same(fn, torch.linspace(-2, 2, 8), graphs=1, breaks=0)
