@@ -24,6 +24,15 @@ def simple(area: str, name: str, fn: Any, *args: Callable[[], Any]) -> None:
     FEATURES[name] = (area, lambda: (fn, *(arg() for arg in args)))
 
 
+class Calls(list):
+    """The arguments of each call, of a feature whose calls differ."""
+
+
+def varied(area: str, name: str, make: Callable[[], Any], *calls: tuple[Any, ...]) -> None:
+    """A feature whose calls differ in sizes or values; `make` gives the function or module."""
+    FEATURES[name] = (area, lambda: (make(), Calls(calls)))
+
+
 def x8() -> Tensor:
     return torch.linspace(-1.0, 1.0, 8)
 

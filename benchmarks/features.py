@@ -21,11 +21,13 @@ import features_modules  # noqa: F401 - fills FEATURES
 import features_more  # noqa: F401 - fills FEATURES
 import features_python  # noqa: F401 - fills FEATURES
 import features_torch  # noqa: F401 - fills FEATURES
+import features_trained  # noqa: F401 - fills FEATURES
 import features_users  # noqa: F401 - fills FEATURES
+import features_varied  # noqa: F401 - fills FEATURES
 import numpy as np
 import side_by_side as sbs
 import torch
-from feature_table import FEATURES, Made
+from feature_table import FEATURES, Calls, Made
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -100,7 +102,8 @@ def look(compiler: str, make: Callable[[], Made]) -> Found:
         random.seed(0)
         np.random.seed(0)
         fn, *args = make()
-        calls = [tuple(args)] + [tuple(copy_of(arg) for arg in args) for _ in range(CALLS - 1)]
+        first = args[0] if len(args) == 1 and isinstance(args[0], Calls) else [tuple(args)] * CALLS
+        calls = [tuple(copy_of(arg) for arg in call) for call in first]
         run = reset(compiler, fn, counting) if compiled else fn
         results = []
         for number, call in enumerate(calls):

@@ -406,7 +406,7 @@ def make_tensor(
     """`torch.from_numpy(array)` and its like: a tensor in the same memory, or in its own for `torch.tensor`, or of
     another dtype."""
     dtype = kwargs["dtype"].real() if kwargs.keys() == {"dtype"} and function in _WITH_DTYPE else None
-    if isinstance(dtype, torch.dtype) and not rest:
+    if type(dtype) is torch.dtype and not rest:
         plain = make_tensor(tx, function, array, (), {})
         # a copy already, or one that this makes
         return tx.torch_op("call_method", "to", [plain, kwargs["dtype"]], {})
