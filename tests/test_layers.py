@@ -297,7 +297,7 @@ MAX_FOLDER_LINES = {
     "dynajit/loopir": 6125,
     "dynajit/report": 2704,
     "dynajit/resume": 2083,
-    "dynajit/runtime": 3546,
+    "dynajit/runtime": 3554,
     "dynajit/schedule": 1585,
     "dynajit/values": 6,
     "dynajit/values/containers": 3292,

@@ -27,7 +27,7 @@ from dynajit.exported import trees
 from dynajit.exported.program import PortableProgram, layout, versions
 from dynajit.report import records
 from dynajit.report.shown import dtype_name
-from dynajit.runtime import cpu, load, plan_data, toolchain
+from dynajit.runtime import cpu, plan_data, toolchain
 
 # where a module has its tensors and modules
 _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
@@ -98,7 +98,7 @@ def export(
     facts, tensors, constants = _facts(model, recorder, structure, names, leaves, marked, dims, result)
     plan = recorder.plan
     assert plan is not None
-    binary = load.load_source(plan.source, len(plan.kernels)).path.read_bytes() if plan.kernels else b""
+    binary = cpu.compile_kernels(plan).path.read_bytes() if plan.kernels else b""
     facts = json.loads(json.dumps(facts))  # as it comes out of a file
     made = Exported(facts, recorder.data, plan.source, binary, tensors, constants)
     made.original = model, tuple(args), named, dynamic_shapes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -32,23 +32,31 @@ def build(plan: Plan, library: load.Library | None = None) -> Callable[..., tupl
     return call
 
 
+def compile_kernels(plan: Plan) -> load.Library:
+    """The library of the plan's kernels, compiled now or before. Raises ToolchainError."""
+    arrays = "".join(_of_array(kernel) for kernel in plan.kernels if _takes_array(kernel))
+    return load.load_source(plan.source + arrays, len(plan.kernels))
+
+
 def _load_kernels(plan: Plan, library: load.Library | None) -> dict[str, native.CpuKernel]:
     kernels = [kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)]
     if not kernels:
         return {}
-    many = {kernel.name for kernel in kernels if kernel.arity + len(kernel.sizes) > MAX_ARGUMENTS}
-    source = plan.source + "".join(_of_array(kernel) for kernel in kernels if kernel.name in many)
-    library = load.load_source(source, len(kernels))
+    library = library or compile_kernels(plan)
     refuse = functools.partial(refused, plan.eager)
     return {
         kernel.name: native.CpuKernel(
-            library.address(f"{kernel.name}_of_array" if kernel.name in many else kernel.name),
+            library.address(f"{kernel.name}_of_array" if _takes_array(kernel) else kernel.name),
             library,
             refuse if kernel.checked else None,
             kernel.sizes,
         )
         for kernel in kernels
     }
+
+
+def _takes_array(kernel: object) -> TypeGuard[KernelInfo]:
+    return isinstance(kernel, KernelInfo) and kernel.arity + len(kernel.sizes) > MAX_ARGUMENTS
 
 
 def _of_array(kernel: KernelInfo) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,30 @@ def test_a_process_without_the_source_runs_it(tmp_path: Path) -> None:
     kind, total = done.stdout.split()
     assert kind == "Pair"
     close(float(total), exported(torch.ones(4, 8))["y"].double().sum().item())
+
+
+@pytest.mark.parametrize("inputs", [1, 100], ids=["few arguments", "more than a call takes"])
+def test_kernels_come_from_the_file_where_there_is_no_compiler(inputs: int, tmp_path: Path) -> None:
+    """Another process has an empty cache, and the kernels of this one must not be what is found."""
+    args = tuple(torch.full((4,), float(number)) for number in range(inputs))
+    dynajit.export(chain, args).save(tmp_path / "program.djt")
+    text = (
+        "import torch, dynajit, sys\n"
+        "args = [torch.full((4,), float(number)) for number in range(int(sys.argv[2]))]\n"
+        "print(dynajit.load(sys.argv[1])(*args).tolist())\n"
+    )
+    command = [sys.executable, "-c", text, str(tmp_path / "program.djt"), str(inputs)]
+    nowhere = {"DYNAJIT_COMPILER": "/nowhere/cc", "DYNAJIT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **nowhere})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{chain(*args).tolist()}\n"
+
+
+def chain(*args: Tensor) -> Tensor:
+    y = args[0] * 2
+    for x in args[1:]:
+        y = y * 0.5 + x
+    return y
 
 
 def test_programs_of_torchs_own_export() -> None:
