@@ -96,7 +96,8 @@ def _outline(code: Code, loop: Loop, bound: frozenset[str]) -> Outline:
     base = depths(code)[loop.header]
     handler = _outer_handler(code, loop, base)
     body = _body(code, loop, base, handler)
-    if any(code.instrs[i].op in _REFUSED for i in body):
+    # no body: `tuple` of a generator expression (CPython 3.14) puts its items into a list under the iterator at once
+    if not body or any(code.instrs[i].op in _REFUSED for i in body):
         raise _NotCut
     exits = [_exit(code, loop, base, goal) for goal in _goals(code, loop, body)]
     leaves = {found.leave for found in exits if found.leave is not None}

@@ -38,6 +38,7 @@ _OPS = frozenset(
         "LOAD_ATTR",
         "LOAD_CLOSURE",
         "LOAD_CONST",
+        "LOAD_LOCALS",  # of a body, for the functions that know its annotations
         "LOAD_NAME",
         "MAKE_CELL",
         "MAKE_FUNCTION",
@@ -266,7 +267,28 @@ def _names_needed(code: types.CodeType, globals_: dict[str, Any]) -> list[str] |
                 needed.append(arg)
         if op not in ("NOP", "PUSH_NULL"):
             previous = op
-    return needed
+    late = _names_in_annotations(code)
+    if late is None:
+        return None
+    late -= stored
+    if not all(_is_trusted_name(globals_.get(name, vars(builtins).get(name))) for name in late):
+        return None
+    return needed + sorted(late & globals_.keys())
+
+
+def _names_in_annotations(body: types.CodeType) -> set[str] | None:
+    """The globals that annotations in the body read when they are asked for (from CPython 3.14 on); None if they call
+    something or read variables of the function, which are not bound while tracing."""
+    names: set[str] = set()
+    for code in body.co_consts:
+        if type(code) is types.CodeType and code.co_name == "__annotate__":
+            instrs = decode(code).instrs
+            if any(i.op.startswith(("CALL", "LOAD_FROM_DICT_OR_DEREF")) for i in instrs):
+                return None
+            if any(i.op == "LOAD_DEREF" and i.arg != "__classdict__" for i in instrs):
+                return None
+            names.update(i.arg for i in instrs if i.op in ("LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"))
+    return names
 
 
 def _is_trusted_name(found: object) -> bool:

@@ -19,6 +19,15 @@ from dynajit.values.core.effect import Pushed
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
+#: the class of functools.Placeholder, which stands for an argument that a call gives (from CPython 3.14 on)
+PLACEHOLDER: Any = getattr(functools, "_PlaceholderType", None)
+
+
+def merged(before: Sequence[Value], args: Sequence[Value]) -> list[Value]:
+    """`before` with the first of `args` in the places of its placeholders and the others behind it."""
+    left = iter(args)
+    return [next(left, value) if value.py_type() is PLACEHOLDER else value for value in before] + [*left]
+
 
 class Keywords(DictVal):
     """`partial.keywords` of a partial object made while tracing."""
@@ -54,10 +63,14 @@ class PartialVal(Value):
     def made(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> PartialVal:
         """`functools.partial(function, *args, **kwargs)`: partials of partials are one."""
         before: Sequence[Value] = ()
+        if args and args[-1].py_type() is PLACEHOLDER:
+            raise tx.raised(TypeError, "trailing Placeholders are not allowed")
+        if any(value.py_type() is PLACEHOLDER for value in kwargs.values()):
+            raise tx.raised(TypeError, "Placeholder cannot be passed as a keyword argument")
         if isinstance(function, PartialVal) and not function.attributes.items(tx):
             before, kwargs = tx.unpack(function.args), {**function.named(tx), **kwargs}
             function = function.function
-        partial = PartialVal(function, TupleVal([*before, *args]), None)
+        partial = PartialVal(function, TupleVal(merged(before, args)), None)
         for name, value in kwargs.items():
             partial.keywords.setitem(tx, ConstVal(name), value)
         return partial
@@ -91,7 +104,12 @@ class PartialVal(Value):
         self.attributes.take(tx, ConstVal(name))
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
-        return tx.call(self.function, [*tx.unpack(self.args), *args], {**self.named(tx), **kwargs}, direct)
+        before = tx.unpack(self.args)
+        least = sum(value.py_type() is PLACEHOLDER for value in before)
+        if len(args) < least:
+            missing = f"expected at least {least}, got {len(args)}"
+            raise tx.raised(TypeError, f"missing positional arguments in 'partial' call; {missing}")
+        return tx.call(self.function, merged(before, args), {**self.named(tx), **kwargs}, direct)
 
     # -- generated code
 
