@@ -304,7 +304,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/core": 951,
     "dynajit/values/effects": 1693,
     "dynajit/values/library": 3800,
-    "dynajit/values/objects": 3532,
+    "dynajit/values/objects": 3540,
     "dynajit/values/polyfills": 811,
     "dynajit/values/scalars": 1144,
     "dynajit/values/tensors": 6650,

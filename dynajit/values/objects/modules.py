@@ -18,7 +18,7 @@ from dynajit.values.core.registry import BUILTINS
 from dynajit.values.core.slots import AsksClass
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
-from dynajit.values.objects.lookup import bind, in_python, is_data_descriptor, lookup_type
+from dynajit.values.objects.lookup import bind, guard_missing, in_python, is_data_descriptor, lookup_type
 from dynajit.values.objects.objects import RealVal, is_trusted
 from dynajit.values.scalars.constant import ConstVal
 
@@ -162,7 +162,7 @@ class ModuleVal(RealVal):
         else:
             if "__name__" not in self.obj.__dict__:
                 self.unsupported(name)
-            tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
+            self._guard_lacks(tx, name)
             raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
         if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)
@@ -184,16 +184,24 @@ class ModuleVal(RealVal):
         kind, names = type(self.obj), self.obj.__dict__
         found, where = lookup_type(kind, name)
         if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
+            if not is_data_descriptor(found):
+                self._guard_lacks(tx, name)
             return bind(tx, self, kind, name, found, where)
         if name in names or where is not None:
             return None
         fallback, where = lookup_type(kind, "__getattr__")
         if where is not None:
-            return tx.call(bind(tx, self, kind, name, fallback, where), [ConstVal(name)], {})
+            self._guard_lacks(tx, name)
+            guard_missing(tx, kind, name)
+            return tx.call(bind(tx, self, kind, "__getattr__", fallback, where), [ConstVal(name)], {})
         if "__getattr__" in names:
-            tx.guard(ConstSource(names, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
+            self._guard_lacks(tx, name)
             return tx.call(self.getattr(tx, "__getattr__"), [ConstVal(name)], {})
         return None
+
+    def _guard_lacks(self, tx: Tracer, name: str) -> None:
+        """Rely on the module itself having no such name."""
+        tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         kind = type(self.obj)
