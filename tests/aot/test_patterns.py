@@ -12,6 +12,7 @@ from torch import fx
 
 import dynajit
 from dynajit.aot import decompositions, patterns
+from dynajit.backends import kept_plan, lookup_backend
 from dynajit.exc import ConfigError
 from dynajit.report import records
 
@@ -174,6 +175,16 @@ def test_aten_patterns_reach_inference_and_training() -> None:
     torch.testing.assert_close(y, leaf.cos() * 3 - 1)
     y.sum().backward()
     torch.testing.assert_close(leaf.grad, leaf.detach().cos() * 2)  # autograd had its gradient before
+
+
+def test_what_they_change_is_not_kept_for_the_next_process() -> None:
+    codegen = lookup_backend("codegen")
+    assert kept_plan.is_own(codegen, {})
+    assert not kept_plan.is_own(codegen, {"options": {"post_passes": [cosines]}})
+    for handle in (dynajit.register_pattern(tanh_gelu, fast_gelu), dynajit.register_lowering(swish, torch.sin)):
+        assert not kept_plan.is_own(codegen, {})
+        handle.remove()
+    assert kept_plan.is_own(codegen, {})
 
 
 # ---------------------------------------------------------------------------------------- passes
