@@ -12,6 +12,7 @@
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
 # make wheel   an sdist and a wheel in dist/, and the wheel tested in a fresh environment
+# make examples  the programs of examples/, and what they print into docs/outputs
 # make docs    the documentation as HTML, in build/docs (installs Sphinx the first time)
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
@@ -42,7 +43,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython wheel docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython wheel examples docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -86,9 +87,16 @@ wheel: build
 	$(BIN)/python -c "from setuptools import build_meta as build; build.build_sdist('dist'); build.build_wheel('dist')" >/dev/null
 	$(BIN)/python tools/check_wheel.py dist
 
+examples: build
+	mkdir -p docs/outputs
+	@for example in $(filter-out timing,$(basename $(notdir $(wildcard examples/*.py)))); do \
+	    echo "== $$example"; OMP_NUM_THREADS=1 $(BIN)/python examples/$$example.py > docs/outputs/$$example.txt || exit 1; \
+	    cat docs/outputs/$$example.txt; done
+
 docs: build
 	@$(BIN)/python -c "import sphinx, myst_parser" 2>/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --quiet sphinx myst-parser
 	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs
+	@$(BIN)/python tools/check_links.py build/docs
 	@echo "build/docs/index.html"
 
 bench: build

@@ -4,6 +4,12 @@ project = "dynajit"
 copyright = "the dynajit developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "alabaster"
+html_static_path = ["_static"]  # custom.css, which the theme looks for
+html_theme_options = {
+    "page_width": "1200px",
+    "body_max_width": "auto",
+    "description": "A just-in-time compiler for PyTorch programs",
+}
 myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

@@ -24,6 +24,7 @@ from dynajit.interp import marks
 _OPTIONS = (*codegen.codegen.known_options, "verify", "guard_filter_fn")  # type: ignore[attr-defined]
 # backends of torch.compile that mean its own code generator, as none does
 _OWN = ("inductor", "dynajit")
+_ONLY_TORCHS_MODES = ("lite",)
 _passed_over: set[str] = set()
 
 
@@ -45,6 +46,9 @@ def _compile(
         return functools.partial(_compile, backend=backend, options=options, **same, **others)
     for name in others:
         _pass_over(f"the argument {name}")
+    if mode in _ONLY_TORCHS_MODES:
+        _pass_over(f"the mode {mode}")
+        same["mode"] = None
     if backend is None or (isinstance(backend, str) and backend in _OWN):
         backend = "codegen"
     if backend == "codegen" and isinstance(options, dict):

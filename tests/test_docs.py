@@ -97,6 +97,33 @@ def test_the_readme_is_short_and_its_example_runs(tmp_path: Path) -> None:
     assert done.stdout.startswith("torch.Size([64, 256])\n1 graph, 0 graph breaks")
 
 
+def test_every_result_table_says_what_made_it() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text()
+    made = dict(re.findall(r"^\| `benchmarks/results/(\w+)\.md` \| (.*?) \|", page, re.MULTILINE))
+    assert set(made) == {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md")}
+    scripts = re.findall(r"`python (\S+\.py)", " ".join(made.values()))
+    assert len(scripts) > 20 and [script for script in scripts if not (ROOT / script).exists()] == []
+
+
+def test_plots_are_drawn_from_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import plots
+
+    old = [plot.name for plot in plots.PLOTS if (plots.FOLDER / f"{plot.name}.svg").read_text() != plots.drawn(plot)]
+    assert old == [], "python tools/plots.py draws them again"
+    assert all(len(plots.ratios(plot)) > 3 for plot in plots.PLOTS)
+
+
 def test_no_line_of_documentation_is_endless() -> None:
     lines = [(page.name, n, line) for page in PAGES for n, line in enumerate(page.read_text().splitlines(), 1)]
     assert [(name, n) for name, n, line in lines if len(line) > 160] == []
+
+
+def test_dead_links_of_the_site_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import check_links
+
+    (tmp_path / "b.html").write_text('<h1 id="there">B</h1>')
+    links = ("b.html", "b.html#there", "b.html#gone", "c.html", "#gone", "https://x.org/c.html#gone")
+    (tmp_path / "a.html").write_text("".join(f'<a href="{link}">' for link in links))
+    assert check_links.dead_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.html", "a.html: #gone"]
