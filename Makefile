@@ -12,7 +12,7 @@
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
 # make wheel   an sdist and a wheel in dist/, and the wheel tested in a fresh environment
-# make examples  the programs of examples/, and what they print into docs/outputs
+# make examples  the programs of examples/, and what they print into docs/outputs (installs FastAPI and diffusers the first time)
 # make docs    the documentation as HTML, in build/docs (installs Sphinx the first time)
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
@@ -88,7 +88,8 @@ wheel: build
 	$(BIN)/python tools/check_wheel.py dist
 
 examples: build
-	mkdir -p docs/outputs
+	@$(BIN)/python -c "import fastapi, httpx, diffusers" 2>/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --quiet fastapi httpx diffusers
+	@mkdir -p docs/outputs
 	@for example in $(filter-out timing,$(basename $(notdir $(wildcard examples/*.py)))); do \
 	    echo "== $$example"; OMP_NUM_THREADS=1 $(BIN)/python examples/$$example.py > docs/outputs/$$example.txt || exit 1; \
 	    cat docs/outputs/$$example.txt; done

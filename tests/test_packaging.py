@@ -29,7 +29,7 @@ def test_the_changelog_and_the_citation_know_the_version():
 
 
 def test_the_extras():
-    extras = {"triton", "compiler", "onnxrt", "openvino", "remote", "dev", "docs"}
+    extras = {"triton", "compiler", "onnxrt", "openvino", "remote", "dev", "docs", "examples"}
     assert extras == set(PROJECT["optional-dependencies"])
 
 
