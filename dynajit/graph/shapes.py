@@ -208,11 +208,14 @@ class Shapes:
         converter = self.mode.fake_tensor_converter.meta_converter
         key = converter.describer.get_storage_id(real.untyped_storage())
         storage = converter.storage_memo.get(key)
-        if storage is None:
+        if storage is None and real.storage_offset() == 0:
             fake = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
-            if real.storage_offset() == 0:
-                converter.storage_memo[key] = fake.untyped_storage()
+            converter.storage_memo[key] = fake.untyped_storage()
             return fake
+        if storage is None:
+            reach = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+            whole = torch.empty(real.storage_offset() + reach + 1, dtype=real.dtype, device=real.device)
+            storage = whole.untyped_storage()
         # that it fits there is known of the real one, and nothing to rely on
         with torch.no_grad(), self.env.suppress_guards():
             fake = torch.empty(0, dtype=real.dtype, device=real.device)

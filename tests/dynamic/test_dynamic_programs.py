@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import dynajit
 from dynajit.testing import assert_same
 
 BACKENDS = ["eager", "codegen"]
@@ -164,3 +165,15 @@ def test_module_that_counts_its_calls(backend: str) -> None:
     calls = [(rand(n, 4),) for n in (3, 3, 4, 5, 6, 7, 8)]
     report = assert_same(Counting(), *calls[0], then=calls[1:], repeat=1, backend=backend, rtol=1e-4, atol=1e-5)
     assert len(report.recompile_reasons) <= 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_the_place_of_a_view_in_its_memory(backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.storage_offset(), x[1:].storage_offset(), (x * 2).storage_offset(), x.as_strided((2,), (1,)) * 2
+
+    run, whole = dynajit.compile(f, backend=backend), torch.arange(12.0)
+    for x in (whole, whole[3:], whole[1:6], whole.view(3, 4)[1], whole[3:9], whole[2:].detach().requires_grad_()):
+        found, expected = run(x), f(x)
+        assert found[:3] == expected[:3]
+        torch.testing.assert_close(found[3], expected[3])
