@@ -234,6 +234,7 @@ class TrainingCall:
         uses_up: Sequence[Sequence[bool]] = (),
         watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
         draws: bool = False,
+        written: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

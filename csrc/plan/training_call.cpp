@@ -295,14 +295,14 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
-                                  "draws",   nullptr};
+                                  "draws",   "written",  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
-    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr;
+    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOp:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up, &watched, &draws)) {
+                                     &partial, &reaches, &uses_up, &watched, &draws, &written)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -325,13 +325,15 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->reaches = new std::vector<Flags>();
     self->uses_up = new std::vector<Flags>();
     self->watched = new std::vector<Watched>();
+    self->written = new std::vector<Py_ssize_t>();
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
         && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of))
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
         && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
-        && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self);
+        && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
+        && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t));
     if (!fine) {
         Py_CLEAR(self);
     }
@@ -375,6 +377,7 @@ void call_dealloc(PyObject *object)
     delete self->reaches;
     delete self->uses_up;
     delete self->watched;
+    delete self->written;
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -391,7 +394,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=(), draws=False)\n--\n\n"
+         "reaches=(), uses_up=(), watched=(), draws=False, written=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -402,7 +405,8 @@ PyType_Slot call_slots[] = {
          "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind, "
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
          "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
-         "random numbers, of the CPU's generator, as it has to again where it runs again.")},
+         "random numbers, of the CPU's generator, as it has to again where it runs again. "
+         "written: inputs that forward writes, and computes no result of.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

@@ -9,6 +9,7 @@
 #include "plan/graph_values.h"
 #include "plan/plan_run.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -73,6 +74,7 @@ struct TrainingCall {
     std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
     std::vector<Watched> *watched;
     bool draws; /* random numbers, of the CPU's generator alone */
+    std::vector<Py_ssize_t> *written; /* inputs that forward writes, and computes no result of */
 };
 
 /* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
@@ -249,8 +251,10 @@ private:
  * nobody else holds it, that graph runs again. */
 class GraphInputs {
 public:
-    /* graph: what gives the results of the inputs. random: the generator's state before the call, if the graph draws. */
-    GraphInputs(PyObject *graph, const at::Tensor &random) : graph_(Py_NewRef(graph)), random_(random)
+    /* graph: what gives the results of the inputs. random: the generator's state before the call, if the graph draws.
+     * written: inputs that it writes, and computes no result of. */
+    GraphInputs(PyObject *graph, const at::Tensor &random, const std::vector<Py_ssize_t> &written = {})
+        : graph_(Py_NewRef(graph)), random_(random), written_(written)
     {
     }
 
@@ -296,7 +300,7 @@ public:
     bool has_all()
     {
         for (size_t i = 0; i < values_.size(); i++) {
-            if (version_of(values_[i]) != versions_[i]) {
+            if (version_of(values_[i]) != versions_[i] && !is_written(static_cast<Py_ssize_t>(i))) {
                 return false;
             }
         }
@@ -319,18 +323,31 @@ public:
         return !values_.empty();
     }
 
-    const std::vector<PyObject *> &values() const
+    /* For another run: copies of those that it writes, as what they are now has nothing to do with the results. */
+    Values values() const
     {
-        return values_;
+        at::AutoGradMode no_grad(false);
+        Values given;
+        for (size_t i = 0; i < values_.size(); i++) {
+            if (is_written(static_cast<Py_ssize_t>(i))) {
+                given.emplace_back(THPVariable_Unpack(values_[i]).clone());
+            }
+            else {
+                given.emplace_back(values_[i]);
+            }
+        }
+        return given;
+    }
+
+    bool is_written(Py_ssize_t place) const
+    {
+        return std::find(written_.begin(), written_.end(), place) != written_.end();
     }
 
     /* What the graph gives of them. */
     Values run() const
     {
-        Values given;
-        for (PyObject *input : values_) {
-            given.emplace_back(input);
-        }
+        Values given = values();
         at::AutoGradMode no_grad(false);
         const DrawnAgain drawn(random_);
         return call_off(graph_, std::move(given), false);
@@ -366,6 +383,7 @@ private:
 
     PyObject *graph_; /* owned */
     at::Tensor random_;
+    std::vector<Py_ssize_t> written_;
     std::vector<PyObject *> values_; /* NULL for those that are lent */
     std::vector<int64_t> versions_;  /* when the graph had run */
     std::map<size_t, Lent> lent_;

@@ -94,12 +94,13 @@ public:
     /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
     void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random)
     {
-        inputs_ = std::make_shared<GraphInputs>(call_->forward, random);
+        inputs_ = std::make_shared<GraphInputs>(call_->forward, random, *call_->written);
         for (Py_ssize_t i = 0; i < count; i++) {
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
             const bool is_kept = tensor.defined() && tensor.has_storage()
                 && saved.count(tensor.storage().unsafeGetStorageImpl()) != 0;
-            const Origin origin = is_kept || is_kept_by_eager(i) ? Origin() : origin_of(tensor);
+            const bool is_held = is_kept || is_kept_by_eager(i) || inputs_->is_written(i);
+            const Origin origin = is_held ? Origin() : origin_of(tensor);
             if (origin.inputs != nullptr) {
                 inputs_->add_lent(tensor, origin.inputs, origin.place);
             }
@@ -415,11 +416,11 @@ private:
         if (inputs_ == nullptr || !inputs_->has_all() || !gives_the_same_again()) {
             return false;
         }
-        const std::vector<PyObject *> &own = inputs_->values();
+        Values own = inputs_->values();
         PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(own.size()));
         PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
         for (size_t i = 0; inputs != nullptr && i < own.size(); i++) {
-            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), Py_NewRef(own[i]));
+            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), own[i].wrap());
         }
         for (size_t i = 0; given != nullptr && i < gradients.size(); i++) {
             PyObject *gradient = gradients[i].defined() ? THPVariable_Wrap(gradients[i]) : Py_NewRef(Py_None);

@@ -26,7 +26,13 @@ from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_pas
 from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
-from dynajit.aot.training.double_backward import DoubleBackward, differentiable_twice, reason_against
+from dynajit.aot.training.double_backward import (
+    DoubleBackward,
+    autocast_state,
+    differentiable_twice,
+    is_computed_from,
+    reason_against,
+)
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import (
     AutogradGraph,
@@ -78,13 +84,14 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         _refuse_other_strides(metadata, facts, halves.made[phase].graph)
     mutated = _mutated(context, example_inputs)
     drawn = list(filter(is_drawn, gm.graph.nodes))
-    once = reason_against(mutated, drawn, _plain_outputs(context))
-    double = None if once else DoubleBackward(gm.forward)
+    once = reason_against(drawn)
+    double = None if once else DoubleBackward(gm.forward, autocast_state(example_inputs))
     checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
-    parts = halves.made, len(example_inputs), double, halves.partial, history, checks
+    is_fixed = not _is_computed_from_written(halves, mutated)
+    parts = halves.made, len(example_inputs), double if is_fixed else None, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
-    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn))
+    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn), written=mutated)
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -94,7 +101,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     else:
         compiled = passes.wrapped(compiled)
         if double is not None and not drawn:
-            compiled = differentiable_twice(double, compiled)
+            compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata))
         checks = [] if history is None else version_checks(gm, history, frozenset())
         if history is not None and checks:
             compiled = checking_versions(compiled, history, checks)
@@ -358,11 +365,25 @@ def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
 
 
-def _plain_outputs(context: TracingContext) -> bool:
+def _is_computed_from_written(halves: _Halves, mutated: Sequence[int]) -> bool:
+    """Whether a training graph reads what its written inputs held before."""
+    if not mutated or "forward" not in halves.made:
+        return False
+    forward = halves.made["forward"].graph
+    own = len(forward.graph.find_nodes(op="placeholder")) - len(halves.waited_for)
+    return is_computed_from(forward, [own + at for at in mutated])
+
+
+def _returned(metadata: Any) -> tuple[list[int], list[int]]:
+    """What torch's node returns before and after the results: the new values of these inputs, and what these results
+    are views of."""
     from torch._functorch._aot_autograd.schemas import OutputType
 
-    metadata = context.fw_metadata
-    return metadata is not None and all(info.output_type is OutputType.non_alias for info in metadata.output_info)
+    if metadata is None:
+        return [], []
+    kinds = {OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output}
+    views = {info.base_idx: at for at, info in enumerate(metadata.output_info) if info.output_type in kinds}
+    return list(metadata.mutated_inp_runtime_indices), [views[at] for at in sorted(views)]
 
 
 def _boxed(fn: Callable[..., Any], returned: int) -> Callable[[list[Any]], Any]:

@@ -77,6 +77,7 @@ def _training_to_data(compiled: _C.TrainingCall, name: kept_graph.Name) -> dict[
         **halves,
         "numbers": [*numbers, *compiled.made_of[9:]],
         "again": None if again is None else kept_graph.to_data(again.forward, name),
+        "again_autocast": [(kind, on, plan_data.encode(dtype)) for kind, on, dtype in getattr(again, "autocast", ())],
     }
 
 
@@ -133,17 +134,18 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
     def made(part: dict[str, Any] | None) -> Any:
         return None if part is None else from_data(part, overlapping, find)
 
-    n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws = data["numbers"]
+    n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws, written = data["numbers"]
     backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None
     backward = made(data["backward"]) if backwards is None else backwards[max(backwards)]
     if data["whole"] is not None:
         assert backwards is not None
         backward = backwards.of_all
-    again = None if data["again"] is None else DoubleBackward(kept_graph.KeptGraph(data["again"], find))
+    autocast = [(kind, on, plan_data.Decoder().value(dtype)) for kind, on, dtype in data["again_autocast"]]
+    again = None if data["again"] is None else DoubleBackward(kept_graph.KeptGraph(data["again"], find), autocast)
     watched = [(*row[:3], tuple(row[3])) for row in watched]
     halves: tuple[Any, Any] = made(data["forward"]), backward
     numbers = n_saved, n_checked, differentiable, wanted, layouts
-    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, uses_up, watched, draws)
+    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, uses_up, watched, draws, written)
 
 
 def _backwards_of(

@@ -9,32 +9,28 @@ Out: gradients with a history where the backward pass records a graph, by runnin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from dynajit import torch_compat
+from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import value_of
 from dynajit.report import logs
 
+aten = torch.ops.aten
+# The first result that is statistics; in training the results before it are computed without the arguments 3 and 4.
+_STATISTICS = {"_native_batch_norm_legit_functional": 3, "_batch_norm_with_update_functional": 4}
 
-def reason_against(mutated: Sequence[int], drawn: Sequence[Node], plain_outputs: bool) -> str:
-    """Why gradients can't be differentiated again; empty if they can.
 
-    Args:
-        mutated: positions of the inputs that the graph writes.
-        drawn: its nodes that draw random numbers. Those of the CPU's own generator are drawn again.
-        plain_outputs: whether no output shares memory with an input or another output.
-    """
-    reason = (
-        ("it writes its inputs" if mutated else "")
-        or ("" if all(map(is_of_the_cpu, drawn)) else "it draws random numbers, not of the CPU's own generator")
-        or ("" if plain_outputs else "its results share memory")
-        or ("it runs under autocast" if torch_compat.any_autocast_enabled() else "")
-    )
+def reason_against(drawn: Sequence[Node]) -> str:
+    """Why gradients can't be differentiated again; empty if they can. `drawn`: the graph's nodes that draw random
+    numbers. Those of the CPU's own generator are drawn again."""
+    reason = "" if all(map(is_of_the_cpu, drawn)) else "it draws random numbers, not of the CPU's own generator"
     if reason:
         logs.emit("aot_graphs", f"gradients can't be differentiated again: {reason}")
     return reason
@@ -47,21 +43,73 @@ def is_of_the_cpu(drawn: Node) -> bool:
     return drawn.kwargs.get("generator") is None and all(value.device.type == "cpu" for value in tensors)
 
 
+def is_computed_from(forward: torch.fx.GraphModule, places: Iterable[int]) -> bool:
+    """Whether anything that a functional graph returns depends on what these inputs hold."""
+    inputs = forward.graph.find_nodes(op="placeholder")
+    found = {inputs[place] for place in places}
+    norms: set[Node] = set()
+    for node in forward.graph.nodes:
+        if node.target is operator.getitem and node.args[0] in norms:
+            name = node.args[0].target._schema.name.removeprefix("aten::")
+            if node.args[1] >= _STATISTICS[name]:
+                found.add(node)
+        elif found.intersection(node.all_input_nodes):
+            (norms if _writes_statistics(node, found) else found).add(node)
+    return bool(found.intersection(node for node in results_of(forward) if isinstance(node, Node)))
+
+
+def _writes_statistics(node: Node, given: Collection[Node]) -> bool:
+    """Whether a node is a batch norm in training, and `given` are at most its running statistics."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.name.removeprefix("aten::") not in _STATISTICS:
+        return False
+    at = [argument.name for argument in schema.arguments].index
+    training = "training" not in (each.name for each in schema.arguments) or node.args[at("training")] is True
+    statistics = {at("running_mean"), at("running_var")}
+    return training and not any(value in given for place, value in enumerate(node.args) if place not in statistics)
+
+
+def autocast_state(values: Iterable[Any]) -> list[tuple[str, bool, torch.dtype]]:
+    """Of each type of device that the tensors among the values are on: whether autocast is on, and its dtype."""
+    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)} & {"cpu", "cuda"}
+    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in sorted(kinds)]
+
+
 class DoubleBackward:
-    """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results."""
+    """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results.
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    forward: the captured graph. autocast: what it runs under, see `autocast_state`."""
+
+    def __init__(self, forward: Callable[..., Any], autocast: Sequence[tuple[str, bool, torch.dtype]]) -> None:
         self.forward = forward
+        self.autocast = autocast
 
-    def __call__(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any] | None:
-        """A gradient or None for each input; None if there are none to give. `gradients`: of all results, or of those
-        that have one."""
+    @contextlib.contextmanager
+    def _under_autocast(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for kind, enabled, dtype in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype, enabled))
+            yield
+
+    def _run(self, inputs: Sequence[Any], written: Sequence[int], bases: Sequence[int]) -> list[Any]:
+        """All that has a gradient, or nothing where a result is not the view that it was."""
+        given = [value.clone() if at in written else value for at, value in enumerate(inputs)]
+        with self._under_autocast():
+            outputs = self.forward(*given)
+        viewed = [outputs[at]._base for at in bases]
+        return [] if any(each is None for each in viewed) else [*(given[at] for at in written), *outputs, *viewed]
+
+    def __call__(
+        self, inputs: Sequence[Any], gradients: Sequence[Any], written: Sequence[int] = (), bases: Sequence[int] = ()
+    ) -> list[Any] | None:
+        """A gradient or None for each input; None if there are none to give. `gradients`: of the inputs `written`, of
+        all results and of what those at the places `bases` are views of, or of those results that have one."""
         # An input that is computed of another is to end at itself.
         inputs = [
             value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
             for value in inputs
         ]
-        outputs = self.forward(*inputs)
+        outputs = self._run(inputs, written, bases)
         if len(outputs) != len(gradients):
             # a node of our own has no place for results without a gradient
             outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -75,31 +123,68 @@ class DoubleBackward:
         wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
         if not used or not wanted:
             return None
-        results, given = [output for output, _ in used], [grad for _, grad in used]
-        found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
+        results, starts = [output for output, _ in used], [grad for _, grad in used]
+        found = iter(torch.autograd.grad(results, wanted, starts, create_graph=True, allow_unused=True))
         return [next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs]
 
 
-def differentiable_twice(double: DoubleBackward, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, in torch's wrapper, with gradients that can be differentiated."""
+def differentiable_twice(
+    double: DoubleBackward,
+    compiled: Callable[..., Any],
+    mutated: Sequence[int],
+    returned: Sequence[int],
+    bases: Sequence[int],
+) -> Callable[..., Any]:
+    """`compiled`, in torch's wrapper, with gradients that can be differentiated.
+
+    mutated: the inputs that it writes; returned: those of them that torch's node returns, before its results; bases:
+    the results that are views of what it returns after them."""
 
     def call(*inputs: Any) -> Any:
+        # a copy with the history that the input has before it is written
+        kept = [value.clone() if at in mutated and _wanted(inputs) else value for at, value in enumerate(inputs)]
+        before = _nodes_of(inputs)
         outputs = compiled(*inputs)
-        for output in outputs:
-            if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-                output.grad_fn.register_hook(_Hook(double, inputs))
-                break
+        node = _wrapper_node([*outputs, *(inputs[at] for at in returned)], before)
+        if node is not None:
+            node.register_hook(_Hook(double, kept, returned, bases))
         return outputs
 
     return call
 
 
+def _wanted(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
+
+
+def _nodes_of(values: Iterable[Any]) -> list[Any]:
+    nodes = (value.grad_fn for value in values if isinstance(value, torch.Tensor))
+    return [node for node in nodes if node is not None]
+
+
+def _wrapper_node(results: Iterable[Any], before: Collection[Any]) -> Any:
+    """The node of torch's wrapper: of a result, or behind the copy into an input or the view that one is. `before`:
+    nodes that were there before the call."""
+    waiting = _nodes_of(results)
+    for _ in range(3):
+        waiting = [node for node in waiting if node not in before]
+        found = next((node for node in waiting if isinstance(node, torch.autograd.function.BackwardCFunction)), None)
+        if found is not None:
+            return found
+        waiting = [behind for node in waiting for behind, _ in node.next_functions if behind is not None]
+    return None
+
+
 class _Hook:
     """Called after the compiled backward of one call of the graph, with what that was given and what it returned."""
 
-    def __init__(self, double: DoubleBackward, inputs: tuple[Any, ...]) -> None:
+    def __init__(
+        self, double: DoubleBackward, inputs: Sequence[Any], returned: Sequence[int], bases: Sequence[int]
+    ) -> None:
         self.double = double
-        self.inputs: tuple[Any, ...] | None = inputs
+        self.bases = bases
+        self.returned = returned
+        self.inputs: Sequence[Any] | None = inputs
         self.versions = _versions(inputs)
 
     def __call__(self, grad_inputs: Sequence[Any], grad_outputs: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -111,7 +196,7 @@ class _Hook:
         tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
         if inputs is None or len(grad_inputs) != len(tensors) or self.versions != _versions(inputs):
             return None
-        found = self.double(inputs, grad_outputs)
+        found = self.double(inputs, grad_outputs, self.returned, self.bases)
         if found is None:
             return None
         kept = [grad for value, grad in zip(inputs, found, strict=True) if isinstance(value, torch.Tensor)]

@@ -37,9 +37,10 @@ def without_wrapper(
     history: AutogradGraph | None,
     watched: Sequence[VersionCheck],
     draws: bool,
+    written: Sequence[int],
 ) -> Callable[..., Any] | None:
     """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial`,
-    `watched` and `draws`: see `TrainingCall`."""
+    `watched`, `draws` and `written`: see `TrainingCall`."""
     if metadata is None or set(parts) != {"forward", "backward"}:
         return None
     found = torch_compat.plain_training(metadata)
@@ -91,6 +92,7 @@ def without_wrapper(
         uses_up,
         watched,
         draws,
+        written,
     )
 
 
