@@ -11,17 +11,21 @@ FEATURES: dict[str, tuple[str, Callable[[], Made]]] = {}
 
 
 def feature(area: str, name: str) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
-    def add(make: Callable[[], Made]) -> Callable[[], Made]:
-        assert name not in FEATURES, name
-        FEATURES[name] = (area, make)
+    def put(make: Callable[[], Made]) -> Callable[[], Made]:
+        add(area, name, make)
         return make
 
-    return add
+    return put
+
+
+def add(area: str, name: str, make: Callable[[], Made]) -> None:
+    assert name not in FEATURES, name
+    FEATURES[name] = (area, make)
 
 
 def simple(area: str, name: str, fn: Any, *args: Callable[[], Any]) -> None:
     """A feature whose function is made once, and its arguments by calls."""
-    FEATURES[name] = (area, lambda: (fn, *(arg() for arg in args)))
+    add(area, name, lambda: (fn, *(arg() for arg in args)))
 
 
 class Calls(list):
@@ -30,7 +34,7 @@ class Calls(list):
 
 def varied(area: str, name: str, make: Callable[[], Any], *calls: tuple[Any, ...]) -> None:
     """A feature whose calls differ in sizes or values; `make` gives the function or module."""
-    FEATURES[name] = (area, lambda: (make(), Calls(calls)))
+    add(area, name, lambda: (make(), Calls(calls)))
 
 
 def x8() -> Tensor:

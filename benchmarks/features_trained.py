@@ -324,7 +324,7 @@ def _nested_fn(x: Tensor) -> Tensor:
     return Twice.apply(x.sin()).sum()
 
 
-simple(GRAD, "autograd.Function made inside", _nested_fn, leaf)
+simple(GRAD, "autograd.Function made inside, trained", _nested_fn, leaf)
 
 
 class InPlace(torch.autograd.Function):

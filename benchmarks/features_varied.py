@@ -342,7 +342,7 @@ def _lock_inside(x: Tensor) -> Tensor:
         return x * 2
 
 
-simple(LANG, "lock made inside", _lock_inside, x8)
+simple(LANG, "lock made inside and held", _lock_inside, x8)
 
 
 def _import_inside(x: Tensor) -> Tensor:
@@ -575,7 +575,13 @@ simple(
     lambda a: np.where(a > 1, a, -a).reshape(2, -1).mean(axis=0).tolist(),
     lambda: np.arange(4.0),
 )
-simple(NP, "structured dtype", lambda a, x: x * float(a["f"].sum()), lambda: np.zeros(3, dtype=[("f", "f4")]), x8)
+simple(
+    NP,
+    "structured dtype, summed",
+    lambda a, x: x * float(a["f"].sum()),
+    lambda: np.zeros(3, dtype=[("f", "f4")]),
+    x8,
+)
 simple(
     NP,
     "numpy scalars and dtypes",
