@@ -403,4 +403,3 @@ simple(NP, "text of a scalar", lambda a: (f"{a.mean():.3f}", a * 2), a8)
 
 def _np_seeded(x: Tensor) -> Tensor:
     return x * torch.from_numpy(np.random.RandomState(0).randn(8))
-

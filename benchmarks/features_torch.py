@@ -562,4 +562,3 @@ def _() -> Made:
 @feature(TEN, "wrapper made inside and used")
 def _() -> Made:
     return lambda w, x: nn.functional.linear(x, Int8.of(w)), x44(), x44()
-

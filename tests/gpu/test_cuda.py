@@ -499,5 +499,3 @@ def test_products_with_what_comes_before_under_max_autotune() -> None:
     x = torch.randn(2048, 1024, device="cuda").half()
     compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
     torch.testing.assert_close(compiled(x), fn(x), rtol=1e-2, atol=1e-1)
-
-
