@@ -2,7 +2,7 @@
 
 In: nothing. Out: `process_lock()`, a lock to be used with `with`; the thread that has it may take it again. A child
 process has only the thread that forked: a lock that another thread held would stay shut in it for ever. One more lock:
-one more module-level `process_lock()`; hold it only around what runs no code of the user's.
+one more `process_lock()`, of a module or an object; where code of the user's runs inside, nobody may wait for it.
 """
 
 from __future__ import annotations

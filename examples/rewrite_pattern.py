@@ -1,17 +1,14 @@
 """Put one's own operation in the place of a pattern, in programs that know nothing of it.
 
-It shows a backend that rewrites the captured graph with `torch.fx.replace_pattern` and hands it on to dynajit's own.
-The pattern is a norm that a model has written out; the replacement is torch's operator for it.
+It shows `dynajit.register_pattern`: the pattern is a norm that a model has written out, the replacement torch's
+operator for it, and a function decides at each place (here it counts them). Gradients are those of the replacement.
 
     python examples/rewrite_pattern.py
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from timing import medians
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dynajit
@@ -23,15 +20,6 @@ def written_out(x: Tensor, weight: Tensor) -> Tensor:
 
 def one_operator(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight, 1e-6)
-
-
-replaced: list[int] = []
-
-
-@dynajit.register_backend
-def with_rms_norm(graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable[..., Any]:
-    replaced.append(len(fx.replace_pattern(graph, written_out, one_operator)))
-    return dynajit.lookup_backend("codegen")(graph, example_inputs)
 
 
 class Norm(nn.Module):
@@ -46,15 +34,22 @@ class Norm(nn.Module):
 def main(rows: int = 2048, width: int = 256) -> dict[str, float]:
     torch.manual_seed(0)
     model = nn.Sequential(Norm(width), nn.Linear(width, width), nn.GELU(), Norm(width))
-    compiled = dynajit.compile(model, backend="with_rms_norm")
+    compiled = dynajit.compile(model)
     x = torch.randn(rows, width)
-    replaced.clear()
+    places = []
+
+    def is_wanted(match: object) -> bool:
+        places.append(match)
+        return True
+
+    pattern = dynajit.register_pattern(written_out, one_operator, extra_check=is_wanted)
     apart = (compiled(x) - model(x)).abs().max().item()
-    found = sum(replaced)
-    print(f"{found} norms found in {len(replaced)} graph; results {apart:.1e} from eager's")
+    found = len(places)
+    print(f"{found} norms found; results {apart:.1e} from eager's")
     with torch.no_grad():
         times = medians(lambda: model(x), lambda: compiled(x), seconds=rows / 2000)
     print(f"a call: {times[0]:.2f} ms in eager mode, {times[1]:.2f} ms rewritten and compiled")
+    pattern.remove()
     return {"apart": apart, "replaced": found}
 
 

@@ -12,7 +12,6 @@ import functools
 import traceback
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from dynajit.capture.variants import (
     MAX_ROLES,
     Reasons,
     VariantData,
+    give_up,
     given_made_anew,
     is_eager,
     never_fits_again,
@@ -43,7 +43,7 @@ from dynajit.capture.variants import (
     varying_sources,
 )
 from dynajit.config import config
-from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
+from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.again import run_again
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
@@ -74,8 +74,6 @@ from dynajit.values.tensors.break_errors import are_errors
 from dynajit.values.tensors.tensor_data import needs_old_data
 from dynajit.verify import VerifiedGraph
 
-# Those that a warning was given of, by identity: an address alone may be a later one's.
-_warned_codes: weakref.WeakValueDictionary[int, types.CodeType] = weakref.WeakValueDictionary()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
 
@@ -138,7 +136,25 @@ def _capture(
         return None
     if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None
+    # Threads that call at once would all compile the same, and too much before it shows what varies. The others' calls
+    # run eagerly rather than wait: what runs while a frame is captured may wait for them.
+    if not session.capturing.acquire(blocking=False):
+        return None
+    try:
+        return _missed(session, code, function, values, reasons)
+    finally:
+        session.capturing.release()
+
+
+def _missed(
+    session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
+) -> _C.Variant | None:
+    """Compile what no variant fits, if there is not too much already."""
     own = [variant for variant in _C.variants(code) if variant.key is session]
+    failed = [variant for variant, _ in reasons]
+    for added in own:  # by another thread, since
+        if added not in failed and added.globals is function.__globals__ and added.guards.check(values) < 0:
+            return added
     why = recompile_reason(code, own, reasons, values, function.__globals__)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
@@ -146,13 +162,13 @@ def _capture(
     count = len(own) - other_roles(own, values)
     full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MAX_ROLES
     if full or never_fits_again(session, own, reasons, values, function.__globals__):
-        _give_up(session, code, why, len(own), full)
+        give_up(session, code, why, len(own), full)
         _C.mark_run_only(code)
         return None
     if session.classes_made_anew and not session.choices.fullgraph:
         guards = given_made_anew(code, values, session.classes_made_anew)
         if guards:  # other calls are compiled
-            _give_up(session, code, guards[0].describe(), 0, False)
+            give_up(session, code, guards[0].describe(), 0, False)
             return _left_eager(session, code, function, values, guards)
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
@@ -223,22 +239,6 @@ def _detached(session: Session, code: types.CodeType, function: types.FunctionTy
     return variant
 
 
-def _give_up(session: Session, code: types.CodeType, why: str | None, count: int, full: bool) -> None:
-    """The frame has been compiled too often, and is run eagerly from now on: say which guard keeps failing."""
-    limit = "config.recompile_limit" if full else "its classes are made anew at each call"
-    told = f"was compiled {count} times ({limit}); calls that fit none of these variants run eagerly"
-    if not count:
-        told = "runs eagerly where it is given objects whose classes are made anew at each call"
-    place = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
-    text = f"{place} {told}. The last guards to fail: {why}"
-    if session.choices.fullgraph:
-        raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
-    if id(code) not in _warned_codes:
-        _warned_codes[id(code)] = code
-        warnings.warn(f"dynajit: {text}", stacklevel=3)
-    counters["recompile_limit"][code.co_name] += 1
-
-
 def _left_eager(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], guards: GuardSet
 ) -> _C.Variant | None:
@@ -268,7 +268,6 @@ class FrameCapture:
         self.values = values
         self.record = record
         self.is_root = session.is_root(code)
-        self.known = _C.variants(code)
         self.part = part_of(function)
         self.answers = Answers()
         self.user_hooks = has_user_saved_tensor_hooks()  # tracing puts hooks of its own above them
@@ -287,14 +286,9 @@ class FrameCapture:
             self.values = ()
 
     def _kept(self, variant: _C.Variant | None) -> _C.Variant | None:
-        """The variant, added to the code's, if its guards hold for this frame; or the one that another thread, which
-        met such a frame at the same time, has added."""
+        """The variant, added to the code's, if its guards hold for this frame."""
         if variant is None:
             return None
-        for other in _C.variants(self.code):
-            if other.key is self.session and other not in self.known and other.guards.check(self.values) < 0:
-                self.record.skipped = "another thread has compiled it meanwhile"
-                return other
         changed = self.session.memory(self.code).changed
         if not unfit.fits(variant, variant.data.guards, self.code, self.values, self.record, changed):
             return None
@@ -320,7 +314,7 @@ class FrameCapture:
                 self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
                 return self._left_eager(tx)
             raise error.shown(self.session.choices.backend_name) from error.cause
-        except (Retrace, Unsupported, RecompileLimitExceeded, ConstraintViolation):
+        except (Retrace, Unsupported, RecompileLimitExceeded, ConstraintViolation, ConfigError):
             raise
         except RecursionError:
             # the program is about to get its own; what it called less deeply may still be compiled another time

@@ -169,6 +169,8 @@ class Session:
         self.classes_made_anew: set[str] = set()
         # code objects left to the interpreter once, since a cell was empty
         self.left_with_empty_cells = CodeSet()
+        # of the thread that captures a frame; nobody waits for it
+        self.capturing = process_lock()
         sessions.add(self)
 
     def owner(self) -> Owner:

@@ -11,16 +11,21 @@ import dataclasses
 import functools
 import inspect
 import types
+import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from dynajit import _C
 from dynajit.capture import unfit
 from dynajit.capture.session import Session
+from dynajit.config import config
+from dynajit.exc import RecompileLimitExceeded
 from dynajit.graph.seen import NO_SIZE, Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import LocalSource, Source
+from dynajit.report.counters import counters
 from dynajit.report.shown import short
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -34,6 +39,8 @@ MAX_ROLES = 4
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
 # variants of a function that makes classes, none of which was ever run again
 MAX_MADE_ANEW = 2
+# Those that a warning was given of, by identity: an address alone may be a later one's.
+_warned_codes: weakref.WeakValueDictionary[int, types.CodeType] = weakref.WeakValueDictionary()
 
 
 @dataclasses.dataclass
@@ -186,3 +193,19 @@ def recompile_reason(
             if guards.holds(index, values, globals_):
                 unfit.report(code, texts[-1])
     return "; ".join(texts) if texts else None
+
+
+def give_up(session: Session, code: types.CodeType, why: str | None, count: int, full: bool) -> None:
+    """The frame has been compiled too often, and is run eagerly from now on: say which guard keeps failing."""
+    limit = "config.recompile_limit" if full else "its classes are made anew at each call"
+    told = f"was compiled {count} times ({limit}); calls that fit none of these variants run eagerly"
+    if not count:
+        told = "runs eagerly where it is given objects whose classes are made anew at each call"
+    place = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
+    text = f"{place} {told}. The last guards to fail: {why}"
+    if session.choices.fullgraph:
+        raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
+    if id(code) not in _warned_codes:
+        _warned_codes[id(code)] = code
+        warnings.warn(f"dynajit: {text}", stacklevel=3)
+    counters["recompile_limit"][code.co_name] += 1

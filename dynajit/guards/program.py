@@ -62,8 +62,13 @@ class GuardSet:
         del self._guards[n:]
 
     def filtered(self, keep: Callable[[list[Guard]], Sequence[bool]]) -> GuardSet:
-        """The guards that a user's function wants kept; torch's modes are always guarded."""
-        wanted = list(keep(list(self._guards)))
+        """The guards that a user's function wants kept; torch's modes are always guarded. Raises ConfigError where the
+        function raises, or doesn't answer for each."""
+        try:
+            wanted = list(keep(list(self._guards)))
+        except Exception as error:
+            told = f"guard_filter_fn raised {type(error).__name__}: {error}"
+            raise ConfigError(f"{told}. What it is given are dynajit's guards, with kind, source and params") from error
         if len(wanted) != len(self._guards):
             raise ConfigError(f"guard_filter_fn gave {len(wanted)} answers for {len(self._guards)} guards")
         other = GuardSet()

@@ -99,6 +99,13 @@ def test_guards_that_the_user_leaves_out() -> None:
     assert "EQUALS" in seen and "GLOBAL_STATE" in seen
 
 
+def test_a_filter_that_raises() -> None:
+    """As those do that are written for torch.compile's entries."""
+    compiled = dynajit.compile(scale, options={"guard_filter_fn": lambda guards: [one.guard_type for one in guards]})
+    with pytest.raises(ConfigError, match="guard_filter_fn raised AttributeError"):
+        compiled(torch.ones(2), "a")
+
+
 def test_a_filter_answers_for_each_guard() -> None:
     with pytest.raises(ConfigError, match="guard_filter_fn"):
         dynajit.compile(scale, options={"guard_filter_fn": 3})

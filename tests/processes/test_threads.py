@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import dynajit
 from dynajit import _C
+from dynajit.testing import CompileCounter
 
 LONGEST = 240.0
 
@@ -202,20 +203,48 @@ def test_an_exception_in_one_thread_leaves_the_others_alone() -> None:
     run_threads(6, work)
 
 
-def test_threads_that_meet_a_function_at_once_make_one_variant() -> None:
-    meeting = threading.Barrier(4)
+@pytest.mark.parametrize(
+    ("rows", "most"), [(lambda number: 4, 1), (lambda number: 2 + number, 3)], ids=["equal", "sizes"]
+)
+def test_first_calls_at_once_compile_once(rows: Callable[[int], int], most: int) -> None:
+    """One thread compiles, and the others' calls run eagerly meanwhile."""
+    backend, net = CompileCounter(), Net()
+    compiled = dynajit.compile(net, backend=backend)
 
-    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-        meeting.wait(60)
+    def work(number: int) -> None:
+        x = torch.randn(rows(number), 4)
+        for _ in range(4):
+            torch.testing.assert_close(compiled(x), net(x))
+
+    run_threads(16, work)
+    assert 1 <= backend.frame_count <= most
+    run_threads(16, work)
+    assert backend.frame_count <= most
+
+
+def test_a_call_in_another_thread_while_a_frame_is_captured() -> None:
+    """What waits for it, there, has its answer: it runs eagerly."""
+    answers = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        other = threading.Thread(target=lambda: answers.append(compiled(torch.ones(3))))
+        other.start()
+        other.join(LONGEST / 4)
         return gm.forward
 
+    compiled = dynajit.compile(lambda x: x * 2, backend=backend)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert [answer.tolist() for answer in answers] == [[2.0, 2.0, 2.0]]
+
+
+def test_a_variant_that_another_thread_adds_before_the_miss_is_looked_at() -> None:
     def program(x: Tensor) -> Tensor:
         return x + 1
 
+    backend = CompileCounter()
     compiled = dynajit.compile(program, backend=backend)
-
-    def work(number: int) -> None:
-        assert torch.equal(compiled(torch.full((2,), number)), torch.full((2,), number + 1))
-
-    run_threads(4, work)
-    assert len(_C.variants(program.__code__)) == 1
+    x = torch.ones(2)
+    compiled(x)
+    (variant,) = _C.variants(program.__code__)
+    assert variant.key.capture(program.__code__, program, (x,), []) is variant
+    assert backend.frame_count == 1
