@@ -1,5 +1,6 @@
 """Logs: the specification's grammar, the line format, unknown names."""
 
+import contextlib
 import io
 import logging
 import os
@@ -132,7 +133,10 @@ def logged(spec: str, capsys: pytest.CaptureFixture[str], folder: str = ".") -> 
         "kept": {"keep_variants": True},
         "remote": {"cache_dir": folder, "remote_cache": "memory://logged", "remote_key": "sixteen bytes ..."},
     }
-    with dynajit.config.patch(**settings.get(spec, {})):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dynajit.config.patch(**settings.get(spec, {})))
+        if spec == "patterns":
+            stack.callback(dynajit.register_pattern(lambda x: x.sin(), lambda x: x.sin() + 0).remove)
         for by in (2.0, 3.0, 4.0):
             compiled(torch.ones(3), by)
     logs.set_logs()
