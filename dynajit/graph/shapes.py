@@ -213,8 +213,10 @@ class Shapes:
             converter.storage_memo[key] = fake.untyped_storage()
             return fake
         if storage is None:
-            reach = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-            whole = torch.empty(real.storage_offset() + reach + 1, dtype=real.dtype, device=real.device)
+            reach = 0  # without elements, whatever its strides are
+            if real.numel():
+                reach = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+            whole = torch.empty(real.storage_offset() + reach, dtype=real.dtype, device=real.device)
             storage = whole.untyped_storage()
         # that it fits there is known of the real one, and nothing to rely on
         with torch.no_grad(), self.env.suppress_guards():
