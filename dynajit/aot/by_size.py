@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.node import map_arg
 
-from dynajit.aot.rewrite import Copy
+from dynajit.aot.rewrite import Copy, run
 from dynajit.aot.trace import has_symbols
 from dynajit.symbols import is_symbolic
 
@@ -127,8 +127,7 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 def _call(copy: Copy, node: torch.fx.Node) -> None:
     """Take the node over with known numbers: as a number itself where that is its value."""
     args, kwargs = map_arg(map_arg((node.args, node.kwargs), copy.of.__getitem__), lambda arg: arg.meta["val"])
-    function: Any = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
-    value = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
+    value = run(node, args, kwargs)
     if isinstance(value, (bool, int, float)):
         copy.of[node] = value
     else:

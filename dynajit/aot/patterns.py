@@ -20,7 +20,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_iter
 from torch.utils.hooks import RemovableHandle
 
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import copied, run
 from dynajit.exc import ConfigError
 from dynajit.graph.meta import notes
 from dynajit.op_facts import facts
@@ -272,7 +272,5 @@ def fill_values(graph: fx.Graph, key: str, gradients: bool = False) -> None:
         if key in node.meta or node.op not in ("call_function", "call_method"):
             continue
         args, kwargs = _value(node.args, key), _value(node.kwargs, key)
-        called = node.target if callable(node.target) else operator.methodcaller(node.target, *args[1:], **kwargs)
         with mode if mode is not None else torch.no_grad(), torch.set_grad_enabled(gradients):
-            made = called(*args, **kwargs) if callable(node.target) else called(args[0])
-        node.meta[key] = made
+            node.meta[key] = run(node, args, kwargs)

@@ -7,7 +7,7 @@ and notes: `copied` has the same nodes, `without` all but some, `with_results` g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,9 +76,16 @@ def compute(node: Node) -> Any:
     a tensor, its own value tells the fake mode."""
     args, kwargs = map_arg((node.args, node.kwargs), value_of)
     modes = (value.fake_mode for value in map(value_of, (node, *node.all_input_nodes)) if isinstance(value, FakeTensor))
-    function: Any = node.target
     with next(modes, None) or nullcontext(), torch.no_grad():
-        return function(*args, **kwargs)
+        return run(node, args, kwargs)
+
+
+def run(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the node's function or method gives of these arguments."""
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    function: Any = node.target
+    return function(*args, **kwargs)
 
 
 def call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:

@@ -176,7 +176,9 @@ class Replay:
         tx = self.tx
         mark = tx.journal.mark(), tx.graph.mark(), len(tx.guards)
         try:
-            fits = self._add_guards() and self._add_objects() and self._add_steps() and self._write()
+            fits = self._add_guards() and self._add_objects() and self._add_steps()
+            if fits:
+                self._write()
         except (GraphBreak, Unknown):
             fits = False
         if not fits:
@@ -228,7 +230,7 @@ class Replay:
         entries = [*self.inputs, *(entry for entry, _ in summary.known)]
         return sharing([*leaves, *(entry.fake for entry in entries)]) == summary.memory
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
         """Leave in the objects that the call was handed what it leaves there."""
         reads = [
             (read, None, None) if place is None else (read, self.parts[place], self.sources[place])
@@ -237,7 +239,6 @@ class Replay:
         tell(self.tx, reads, self.leaves)
         for owner, name, made in self.summary.writes:
             write(self.tx, self.leaves[owner], name, made(self))
-        return True
 
     def _add_steps(self) -> bool:
         graph = self.tx.graph

@@ -232,8 +232,12 @@ def test_a_call_in_another_thread_while_a_frame_is_captured() -> None:
         other.join(LONGEST / 4)
         return gm.forward
 
-    compiled = dynajit.compile(lambda x: x * 2, backend=backend)
+    def program(x: Tensor) -> Tensor:
+        return x * 2
+
+    compiled = dynajit.compile(program, backend=backend)
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert len(_C.variants(program.__code__)) == 1
     assert [answer.tolist() for answer in answers] == [[2.0, 2.0, 2.0]]
 
 

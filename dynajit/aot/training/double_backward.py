@@ -141,8 +141,10 @@ def differentiable_twice(
     the results that are views of what it returns after them."""
 
     def call(*inputs: Any) -> Any:
+        if not _wanted(inputs):
+            return compiled(*inputs)
         # a copy with the history that the input has before it is written
-        kept = [value.clone() if at in mutated and _wanted(inputs) else value for at, value in enumerate(inputs)]
+        kept = [value.clone() if at in mutated else value for at, value in enumerate(inputs)]
         before = _nodes_of(inputs)
         outputs = compiled(*inputs)
         node = _wrapper_node([*outputs, *(inputs[at] for at in returned)], before)
