@@ -318,7 +318,7 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
 
 /* Nothing is captured while somebody traces Python or torch, or where C's stack is deep. And we go away: where there is a hook CPython
  * runs generators and calls by other ways, of which tracers see other events, and each call is one in C. */
-static PyObject *hand_on_and_go(PyThreadState *tstate, Frame *frame, int throwflag)
+static __attribute__((noinline)) PyObject *hand_on_and_go(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     if (!alone()) {
         return hand_on(tstate, frame, throwflag);
@@ -509,11 +509,45 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
     return result;
 }
 
+/* Apart, as `hand_on_and_go` is, for `eval_frame` stands on C's stack once for each frame of Python's. */
+static __attribute__((noinline)) PyObject *eval_fresh_call(PyThreadState *tstate, Frame *frame, PyCodeObject *code,
+                                                           CodeState *state)
+{
+    PyObject *closure = dj_frame_function(frame)->func_closure;
+    Py_ssize_t n_params = dj_code_n_params(code);
+    Py_ssize_t n_free = closure != NULL ? PyTuple_GET_SIZE(closure) : 0;
+    PyObject *inline_room[INLINE_LOCALS];
+    PyObject **room = inline_room;
+    if (n_params + n_free > INLINE_LOCALS) {
+        room = PyMem_New(PyObject *, n_params + n_free);
+        if (room == NULL) {
+            PyErr_NoMemory();
+            return dj_frame_finish(tstate, frame, NULL);
+        }
+    }
+    PyObject *const *locals = dj_frame_params(frame, room, n_params);
+    if (n_free > 0) {
+        if (locals != room) {
+            memcpy(room, locals, (size_t)n_params * sizeof(PyObject *));
+        }
+        memcpy(room + n_params, &PyTuple_GET_ITEM(closure, 0), (size_t)n_free * sizeof(PyObject *));
+        locals = room;
+    }
+    PyObject *result = eval_captured(tstate, frame, state, locals, n_params, n_params + n_free);
+    if (room != inline_room) {
+        PyMem_Free(room);
+    }
+    return result;
+}
+
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     Thread *self = this_thread();
     if (self->release.function != NULL) {
         release_arguments(self, frame);
+    }
+    if (!throwflag && dj_frame_is_fresh_call(frame) && dj_stack_is_full()) {
+        return dj_frame_finish(tstate, frame, NULL);
     }
     if (self->mode.shielded) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
@@ -550,31 +584,7 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     if (state != NULL && state->flags & DJ_SKIP) {
         return hand_on(tstate, frame, throwflag);
     }
-    PyObject *closure = dj_frame_function(frame)->func_closure;
-    Py_ssize_t n_params = dj_code_n_params(code);
-    Py_ssize_t n_free = closure != NULL ? PyTuple_GET_SIZE(closure) : 0;
-    PyObject *inline_room[INLINE_LOCALS];
-    PyObject **room = inline_room;
-    if (n_params + n_free > INLINE_LOCALS) {
-        room = PyMem_New(PyObject *, n_params + n_free);
-        if (room == NULL) {
-            PyErr_NoMemory();
-            return dj_frame_finish(tstate, frame, NULL);
-        }
-    }
-    PyObject *const *locals = dj_frame_params(frame, room, n_params);
-    if (n_free > 0) {
-        if (locals != room) {
-            memcpy(room, locals, (size_t)n_params * sizeof(PyObject *));
-        }
-        memcpy(room + n_params, &PyTuple_GET_ITEM(closure, 0), (size_t)n_free * sizeof(PyObject *));
-        locals = room;
-    }
-    PyObject *result = eval_captured(tstate, frame, state, locals, n_params, n_params + n_free);
-    if (room != inline_room) {
-        PyMem_Free(room);
-    }
-    return result;
+    return eval_fresh_call(tstate, frame, code, state);
 }
 
 /* ---- Python ---- */

@@ -58,6 +58,31 @@ def test_other_threads_have_no_more_room() -> None:
     assert found == [RecursionError]
 
 
+def test_deep_where_another_thread_captures() -> None:
+    """The evaluator is every thread's: each call is one in C then, of little stack, and the stack's end an error."""
+    started, ended = threading.Event(), threading.Event()
+
+    def capturing() -> None:
+        _C.set_callback(lambda *of_a_frame: None)
+        started.set()
+        ended.wait()
+        _C.set_callback(None)
+
+    other = threading.Thread(target=capturing)
+    other.start()
+    started.wait()
+    try:
+        assert _C.hook_installed()
+        assert _C.call_deep(lambda: deep(6000)) == 6000
+        sys.setrecursionlimit(1_000_000)
+        with pytest.raises(RecursionError):
+            deep(100_000)
+    finally:
+        ended.set()
+        other.join()
+    assert not _C.hook_installed()
+
+
 def test_compiling_at_the_end_of_the_programs_room() -> None:
     """The program sets its limit to what it needs just now; what is compiled there doesn't notice."""
 
