@@ -277,7 +277,7 @@ DOUBLE_CLASSES: set[str] = {
 # Lines of each folder's files. A commit may raise one only with the reason in its message's body.
 MAX_FOLDER_LINES = {
     "csrc": 63,
-    "csrc/call": 2444,
+    "csrc/call": 2457,
     "csrc/gpu": 454,
     "csrc/guards": 3681,
     "csrc/plan": 5625,

@@ -317,7 +317,8 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
 }
 
 /* Nothing is captured while somebody traces Python or torch, or where C's stack is deep. And we go away: where there is a hook CPython
- * runs generators and calls by other ways, of which tracers see other events, and each call is one in C. */
+ * runs generators and calls by other ways, of which tracers see other events, and each call is one in C. Where the stack is deep we
+ * go though other threads capture; they bring us back when they next begin. */
 static __attribute__((noinline)) PyObject *hand_on_and_go(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     if (!alone()) {
@@ -325,7 +326,11 @@ static __attribute__((noinline)) PyObject *hand_on_and_go(PyThreadState *tstate,
     }
     HookRegion region;
     dj_hook_enter_off(&region);
+    bool gone = dj_stack_is_deep(tstate) && uninstall() == POPPED;
     PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (gone && n_users > 0) {
+        install();
+    }
     dj_hook_leave(&region);
     return result;
 }
@@ -546,14 +551,12 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     if (self->release.function != NULL) {
         release_arguments(self, frame);
     }
-    if (!throwflag && dj_frame_is_fresh_call(frame) && dj_stack_is_full()) {
-        return dj_frame_finish(tstate, frame, NULL);
-    }
     if (self->mode.shielded) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     if (self->mode.callback == NULL) {
-        PyObject *result = hand_on(tstate, frame, throwflag);
+        PyObject *result = dj_stack_is_deep(tstate) ? hand_on_and_go(tstate, frame, throwflag)
+                                                    : hand_on(tstate, frame, throwflag);
         if (n_users == 0) {
             uninstall(); /* whoever stood above us has gone and left us on top */
         }

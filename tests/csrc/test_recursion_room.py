@@ -59,7 +59,7 @@ def test_other_threads_have_no_more_room() -> None:
 
 
 def test_deep_where_another_thread_captures() -> None:
-    """The evaluator is every thread's: each call is one in C then, of little stack, and the stack's end an error."""
+    """The evaluator is every thread's, and each call is one in C then: it goes before C's stack is full."""
     started, ended = threading.Event(), threading.Event()
 
     def capturing() -> None:
@@ -74,9 +74,9 @@ def test_deep_where_another_thread_captures() -> None:
     try:
         assert _C.hook_installed()
         assert _C.call_deep(lambda: deep(6000)) == 6000
-        sys.setrecursionlimit(1_000_000)
-        with pytest.raises(RecursionError):
-            deep(100_000)
+        sys.setrecursionlimit(150_000)
+        assert deep(100_000) == 100_000
+        assert _C.hook_installed()
     finally:
         ended.set()
         other.join()
