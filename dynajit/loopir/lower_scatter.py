@@ -131,6 +131,9 @@ def _index_copy(build: Builder, x: Value, dim: int, index: Value, source: Value)
 def _index_put(
     build: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
+    used = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(used) == 1 and indices[used[0]].dtype is torch.bool:  # type: ignore[union-attr]
+        return _masked_put(build, x, used[0], indices[used[0]], values, accumulate)  # type: ignore[arg-type]
     first, at = indexed(build, x, indices)
     shared = broadcast(*(index.shape for index in indices if index is not None))
     rest = [size for dim, size in enumerate(x.shape) if dim >= len(indices) or indices[dim] is None]
@@ -140,6 +143,25 @@ def _index_put(
     if accumulate:
         _check(build, "sum", ordered=True)
     return _changed(build, "sum" if accumulate else "set", x, domain, at, lambda axes: build.element(values, axes))
+
+
+def _masked_put(build: Builder, x: Value, first: int, mask: Value, values: Value, accumulate: bool) -> Value:
+    """The mask stands for the dimensions from `first` on: a choice by element where all of its places get the same."""
+    last = first + len(mask.shape)
+    place_of_count = len(values.shape) - (len(x.shape) - last) - 1
+    if not mask.shape or (place_of_count >= 0 and values.shape[place_of_count] != 1):
+        raise NotLowered
+    if accumulate:
+        _check(build, "sum")
+    dtype = check_dtype(build.out.dtype)
+
+    def chosen(axes: Axes) -> Scalar:
+        old = build.element(x, axes)
+        new = build.element(values, (*axes[:first], axes[first], *axes[last:]))
+        new = apply("add", old, new) if accumulate else new
+        return convert(select(build.element(mask, axes[first:last]), new, old), dtype)
+
+    return build.result(chosen)
 
 
 @lowering(aten.embedding_dense_backward.default)
