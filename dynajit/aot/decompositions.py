@@ -77,7 +77,7 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot.passes import convolution, foreach, group_norm
+    from dynajit.aot.passes import convolution, foreach, group_norm, weight_norm
     from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
@@ -86,7 +86,7 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     own = RULES if device != "cpu" else _OWN if eager_rounding else {**_OWN, **CPU_RULES}
     if device != "cpu":
-        own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES)}
+        own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES | weight_norm.RULES)}
     table: Decompositions = {**get_decompositions(operators), **_CODEGEN, **own, **foreach.RULES}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
