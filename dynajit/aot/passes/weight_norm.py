@@ -1,4 +1,4 @@
-"""Weights that are normed, `w = v * g / |v|`, on GPUs: torch's own kernels read the last dimension's columns one by one.
+"""Weights that are normed, `w = v * g / |v|`, on GPUs: torch reads the columns of the last dimension one by one.
 
 In:  `_weight_norm_interface` and its backward, for tables of decompositions. Out: operators that fuse, in float32 where
 the weights are of lower precision, as torch's kernels compute; the norms are kept in it, too.
