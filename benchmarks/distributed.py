@@ -1,12 +1,14 @@
-"""Programs of torch.distributed over gloo processes: eager, dynajit and torch.compile.
+"""Programs of torch.distributed over gloo processes, or NCCL's: eager, dynajit and torch.compile.
 
-    python benchmarks/distributed.py [--save] [--only WORDS] [--overlap]
+    python benchmarks/distributed.py [--save] [--only WORDS] [--overlap] [--compilers NAMES] [--gpus N]
 
 Each program of `distributed_programs.py` trains, or computes, for 20 steps in two processes, some in four, eagerly and
 with each compiler. A row says how far losses, gradients and parameters are from eager's, how many graphs, breaks and
 recompiles there were, what was compiled after the second step, and the milliseconds of a step: the process's CPU time,
 which other programs on the machine do not stretch (the median of the last 12, the slower rank's). The graphs of
 torch.compile are those that its backend got, of which its DDP optimizer makes several of one.
+
+With `--gpus` each of so many processes has a GPU, and milliseconds are the clock's, until the GPU is done.
 
 The last table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks, in milliseconds of the clock.
 Its overlap is, in traces of the profiler's, the share of the time in which gradients are on their way in which a node
@@ -28,7 +30,7 @@ from typing import Any
 import side_by_side as sbs
 import torch
 import torch.distributed as dist
-from distributed_programs import OF_FOUR, PROGRAMS, backward, data_parallel
+from distributed_programs import OF_FOUR, PROGRAMS, backward, data_parallel, home
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 import dynajit
@@ -80,9 +82,9 @@ def one(program: str, compiler: str) -> dict[str, Any]:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05) if list(module.parameters()) else None
         for number in range(STEPS):
             dist.barrier()
-            begin = time.process_time()
+            begin = now()
             losses.append(step(call, number).item())
-            times.append(time.process_time() - begin)
+            times.append(now() - begin)
             gradients = [_local(p.grad) for p in module.parameters()]
             if optimizer is not None:
                 optimizer.step()
@@ -93,6 +95,14 @@ def one(program: str, compiler: str) -> dict[str, Any]:
     return {"results": results, "counts": counter.counts(), "late": late, "times": times[-TIMED:]}
 
 
+def now() -> float:
+    """Seconds of the process, or of the clock where GPUs compute."""
+    if home().type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def _local(tensor: Any) -> torch.Tensor:
     if tensor is None:
         return torch.zeros(())
@@ -101,25 +111,28 @@ def _local(tensor: Any) -> torch.Tensor:
 
 
 @contextmanager
-def group(rank: int, count: int, store: str) -> Iterator[None]:
+def group(rank: int, count: int, store: str, backend: str = "gloo") -> Iterator[None]:
     """A group of the processes for what is inside."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count, timeout=SECONDS)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=count, timeout=SECONDS)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def work(rank: int, folder: str, names: list[str], count: int) -> None:
+def work(rank: int, folder: str, names: list[str], count: int, compilers: list[str], gpus: bool) -> None:
     """Run programs; each one's row is a file as soon as it is there."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if gpus:
+        torch.cuda.set_device(rank)
     for program in names:
         rows: dict[str, Any] = {}
         expected: list[torch.Tensor] = []
-        for compiler in COMPILERS:
+        for compiler in compilers:
             try:
-                with group(rank, count, f"{folder}/{names.index(program)}{compiler}"):
+                store = f"{folder}/{names.index(program)}{compiler}"
+                with group(rank, count, store, "nccl" if gpus else "gloo"):
                     found = one(program, compiler)
             except Exception as error:  # a row of the table: the other rank raises, too, or the group's time-out comes
                 rows[compiler] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}"}
@@ -189,6 +202,8 @@ def timed_and_traced(rank: int, folder: str, compiler: str) -> tuple[float, floa
 
 def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
     """Difference, graphs, breaks, compiled later, milliseconds."""
+    if not any(compiler in row for row in rows):
+        return [""] if compiler == "eager" else [""] * 5
     found = [row.get(compiler, {"error": "not reached"}) for row in rows]
     failed = [each["error"] for each in found if "error" in each]
     if failed:
@@ -207,11 +222,16 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/distributed.md")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--overlap", action="store_true", help="the second table alone")
+    parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=COMPILERS)
+    parser.add_argument("--gpus", type=int, default=0, help="so many NCCL processes, that table alone")
     options = parser.parse_args()
     print(sbs.machine())
+    if options.gpus:
+        programs([name for name in PROGRAMS if options.only in name], options.gpus, options.compilers, True)
+        return
     if not options.overlap:
-        two = programs([name for name in PROGRAMS if options.only in name], 2)
-        four = programs([name for name in OF_FOUR if options.only in name], 4)
+        two = programs([name for name in PROGRAMS if options.only in name], 2, options.compilers)
+        four = programs([name for name in OF_FOUR if options.only in name], 4, options.compilers)
     last = overlaps()
     if options.save and not options.overlap:
         how = "python benchmarks/distributed.py --save"
@@ -237,7 +257,7 @@ def overlaps() -> sbs.Table:
     return table
 
 
-def programs(names: list[str], count: int) -> sbs.Table:
+def programs(names: list[str], count: int, compilers: list[str], gpus: bool = False) -> sbs.Table:
     """The table of these programs over so many processes, which are started once, and again where one dies."""
     what = ("difference", "graphs", "breaks", "late", "ms")
     header = ["program", "eager ms", *(f"{who} {each}" for who in COMPILERS[1:] for each in what)]
@@ -246,7 +266,7 @@ def programs(names: list[str], count: int) -> sbs.Table:
     while names:
         with tempfile.TemporaryDirectory() as folder:
             started = torch.multiprocessing.start_processes(
-                work, (folder, names, count), nprocs=count, join=False, start_method="spawn"
+                work, (folder, names, count, compilers, gpus), nprocs=count, join=False, start_method="spawn"
             )
             for place, program in enumerate(names):
                 rows = arrived([Path(folder) / f"{place}.{rank}" for rank in range(count)], started)

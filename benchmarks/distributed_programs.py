@@ -1,4 +1,4 @@
-"""Programs of torch.distributed, for any number of gloo processes.
+"""Programs of torch.distributed, for any number of processes: gloo's on the CPU, or NCCL's with a GPU each.
 
 In: a compiler (`Compile`: what takes a function or module and gives what is called in its place). Out of a row of
 `PROGRAMS`: the modules that are trained (their parameters and gradients are compared), what a step calls, and the step,
@@ -21,6 +21,11 @@ Compile = Callable[[Any], Any]
 Made = tuple[nn.Module, Any]
 
 
+def home() -> torch.device:
+    """Where the group's tensors are."""
+    return torch.device("cuda", dist.get_rank()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -34,19 +39,19 @@ class Block(nn.Module):
 
 def model(blocks: int = BLOCKS) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*[Block() for _ in range(blocks)])
+    return nn.Sequential(*[Block() for _ in range(blocks)]).to(home())
 
 
 def batch(step: int, part: int = 0, same: bool = False) -> torch.Tensor:
     """The rank's batch; `same`: all ranks have that of rank 0."""
     generator = torch.Generator().manual_seed(100 * step + 10 * part + (0 if same else dist.get_rank()))
-    return torch.randn(ROWS, WIDTH, generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator).to(home())
 
 
 def mesh(*sizes: int, names: tuple[str, ...] | None = None) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh("cpu", sizes or (dist.get_world_size(),), mesh_dim_names=names)
+    return init_device_mesh(home().type, sizes or (dist.get_world_size(),), mesh_dim_names=names)
 
 
 # ------------------------------------------------------------------------------------------------ steps
@@ -71,7 +76,7 @@ def several(call: Any, step: int) -> torch.Tensor:
 
 
 def autocast(call: Any, step: int) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(home().type, torch.bfloat16):
         return backward(call, step)
 
 
@@ -79,7 +84,7 @@ def uneven(call: Any, step: int) -> torch.Tensor:
     """Rank 0 has a batch more than the others."""
     from torch.distributed.algorithms.join import Join
 
-    total = torch.zeros(())
+    total = torch.zeros((), device=home())
     with Join([call.joined]):
         for part in range(2 if dist.get_rank() == 0 else 1):
             total += backward(call, step, part)
@@ -231,7 +236,7 @@ def loss_parallel(compile: Compile) -> Made:
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     torch.manual_seed(0)
-    module = Classifier()
+    module = Classifier().to(home())
     plan = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
     parallelize_module(module, mesh(), plan)
     return module, compile(module)
@@ -262,7 +267,7 @@ def pipeline(compile: Compile, schedule: str, stages: int = 1) -> Made:
     for index in range(rank, stages * size, size):
         part = nn.Sequential(*list(whole)[each * index : each * (index + 1)])
         mine.append(part)
-        made.append(pipelining.PipelineStage(compile(part), index, stages * size, torch.device("cpu")))
+        made.append(pipelining.PipelineStage(compile(part), index, stages * size, home()))
     kind: Any = getattr(pipelining, schedule)
     run = kind(made if stages > 1 else made[0], 4, loss_fn=lambda out, _: out.square().mean())
 
@@ -307,7 +312,7 @@ class Experts(nn.Module):
 
 def experts(compile: Compile) -> Made:
     torch.manual_seed(0)
-    module = Experts(dist.group.WORLD)
+    module = Experts(dist.group.WORLD).to(home())
     return module, compile(module)
 
 
