@@ -58,6 +58,7 @@ OPERATIONS: dict[str, Operation] = {
     "or": Operation(lambda a, b: bool(a or b), operator.or_, "({0} or {1})", 17),
     "truediv": Operation(operator.truediv, operator.truediv, "({0} / {1})", 19),
     "float": Operation(float, torch.sym_float, "float({0})", 20),
+    "abs": Operation(abs, abs, "abs({0})", 21),
     "trunc": Operation(math.trunc, math.trunc, "math.trunc({0})"),
     "floor": Operation(math.floor, math.floor, "math.floor({0})"),
     "ceil": Operation(math.ceil, math.ceil, "math.ceil({0})"),
@@ -78,6 +79,7 @@ for _name in _OF_MATH:
 
 # sympy's and torch's classes of expressions
 _SYMPY: dict[str, str] = {
+    "Abs": "abs",
     "Pow": "pow",
     "PowByNatural": "pow",
     "FloatPow": "pow",

@@ -11,7 +11,8 @@
 
 enum {
     REL_CONST, REL_LOAD, REL_NOT, REL_ADD, REL_MUL, REL_FLOORDIV, REL_MOD, REL_POW, REL_MIN, REL_MAX, REL_EQ, REL_NE,
-    REL_LT, REL_LE, REL_GT, REL_GE, REL_AND, REL_OR, REL_FLOAT, REL_TRUEDIV, REL_TO_FLOAT, REL_N_OPS
+    REL_LT, REL_LE, REL_GT, REL_GE, REL_AND, REL_OR, REL_FLOAT, REL_TRUEDIV, REL_TO_FLOAT, REL_ABS,
+    REL_N_OPS
 };
 
 enum { REL_STACK = 64 };
@@ -224,6 +225,15 @@ static bool to_float(Number *number)
     return true;
 }
 
+static bool absolute(Number *number)
+{
+    if (number->is_float) {
+        number->real = fabs(number->real);
+        return true;
+    }
+    return number->integer >= 0 || !__builtin_sub_overflow(0LL, number->integer, &number->integer);
+}
+
 bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indices, PyObject *const *slots)
 {
     Number stack[REL_STACK];
@@ -252,6 +262,11 @@ bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indi
                 return false;
             }
             break;
+        case REL_ABS:
+            if (!absolute(&stack[depth - 1])) {
+                return false;
+            }
+            break;
         default:
             if (!binary(words[i], stack[depth - 2], stack[depth - 1], &stack[depth - 2])) {
                 return false;
@@ -277,7 +292,7 @@ bool dj_relation_fits(const int64_t *words, Py_ssize_t n_words, Py_ssize_t n_loa
                 return false;
             }
         }
-        else if (words[i] == REL_NOT || words[i] == REL_TO_FLOAT) {
+        else if (words[i] == REL_NOT || words[i] == REL_TO_FLOAT || words[i] == REL_ABS) {
             if (depth < 1) {
                 return false;
             }

@@ -286,14 +286,15 @@ class Calls(Tracer):
 
     def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
         """Run a pure function on known arguments; what it raises, the program raises."""
-        if not kwargs and any(arg.symbolic for arg in args):
+        named = kwargs or {}
+        if any(arg.symbolic for arg in (*args, *named.values())):
             if any(isinstance(arg, numpy_numbers.VaryingScalar) for arg in args):
-                result = numpy_numbers.compute(self, fn, args)
+                result = None if named else numpy_numbers.compute(self, fn, args)
             else:
-                result = operate(self, fn, args) or call_on_number(self, fn, args)
+                result = (None if named else operate(self, fn, args)) or call_on_number(self, fn, args, named)
             if result is not None:
                 return result
-        result = self._run_for_real(fn, args, kwargs or {})
+        result = self._run_for_real(fn, args, named)
         if _depends_on_process(fn, args, result):
             self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
         if hasattr(type(result), "__next__"):

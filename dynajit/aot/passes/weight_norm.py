@@ -6,6 +6,9 @@ the weights are of lower precision, as torch's kernels compute; the norms are ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,7 +38,7 @@ def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim:
     return grad_v.to(v.dtype), (along / norms).to(g.dtype)
 
 
-RULES = {
+RULES: dict[Any, Callable[..., Any]] = {
     aten._weight_norm_interface.default: _weight_norm,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dynajit import _C, symbols
@@ -18,52 +18,78 @@ from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.symbolic import SymVal, from_symbolic, is_number
 
 _MAX_INT = 1 << 31  # as for ints that the program hands over
+# what is told apart by its text
+_SHOWN = (int, float, bool, complex, str, type(None))
+NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
 
-def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
+def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """`fn` on numbers that all follow from one that varies; None if the numbers at hand are needed."""
-    if not _computes(fn) or tx.static_numbers or not all(map(is_number, args)):
+    given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
+    known = _computes(fn) and all(map(is_number, given.values()))
+    called = called_on_number(tx, fn, given) if known else None
+    if called is None:
         return None
-    varying = [arg for arg in args if isinstance(arg, SymVal)]
-    if not varying or not all(arg.varies for arg in varying):
-        return None
-    trees = [symbols.tree_of(arg.number.node.expr) if isinstance(arg, SymVal) else arg.const() for arg in args]
-    names = {name for tree in trees for name in symbols.names_in(tree)}
-    if len(names) != 1:
-        return None
-    (name,) = names
-    shapes = tx.graph.shapes
-    function = _function(fn, trees, name)
-    try:
-        found = function(shapes.symbols[name].hint)
-    except (ArithmeticError, ValueError, TypeError):
-        return None  # the numbers themselves say what is wrong
-    text = ", ".join(symbols.readable(tree, {name: "{0}"}) for tree in trees)
-    source = CallSource(shapes.source_of(name), function, f"{fn.__name__}({text})")
-    if type(found) is bool:
-        return tx.wrap(found, source)
-    if type(found) is float and (not math.isfinite(found) or found == 0):
-        return None  # such as no symbol can be
+    found, source = called
+    if type(found) is bool or (type(found) is float and (math.isinf(found) or found == 0)):
+        return tx.wrap(found, source)  # such as no symbol can be
     if type(found) not in (int, float) or (type(found) is int and abs(found) >= _MAX_INT):
         return None
     tx.guard(source, "TYPE", type(found))
     return from_symbolic(tx, tx.graph.add_number(source, found), source)
 
 
+def called_on_number(
+    tx: Tracer, fn: Callable[..., Any], args: Mapping[Any, Value], kinds: Mapping[Any, type] = NOTHING
+) -> tuple[Any, CallSource] | None:
+    """What `fn`, which only computes, gives for numbers that all follow from one that varies, and the source that says
+    so; None if the numbers at hand are needed. `args`: by place and by name; of each in `kinds` that class is made."""
+    varying = [arg for arg in args.values() if isinstance(arg, SymVal)]
+    if tx.static_numbers or not varying or not all(arg.varies for arg in varying):
+        return None
+    if not all(isinstance(arg, SymVal) or (arg.is_const() and type(arg.const()) in _SHOWN) for arg in args.values()):
+        return None
+    names = {name for arg in varying for name in symbols.names_in(_tree(arg))}
+    if len(names) != 1:
+        return None
+    (name,) = names
+    known: dict[str, Any] = {"math": math, "function": fn}
+    texts, shown = [], []
+    for key, arg in args.items():
+        text = f"given_{key}"
+        seen = repr(arg.const()).replace("{", "{{").replace("}", "}}") if arg not in varying else ""
+        if isinstance(arg, SymVal):
+            text, seen = symbols.readable(_tree(arg)), symbols.readable(_tree(arg), {name: "{0}"})
+        else:
+            known[text] = arg.const()
+        if key in kinds:
+            known[f"kind_{key}"] = kinds[key]
+            text, seen = f"kind_{key}({text})", f"{kinds[key].__name__}({seen})"
+        before = f"{key}=" if isinstance(key, str) else ""
+        texts.append(before + text)
+        shown.append(before + seen)
+    function: Callable[[Any], Any] = eval(f"lambda {name}: function({', '.join(texts)})", known)
+    _C.mark_ours(function.__code__)
+    shapes = tx.graph.shapes
+    try:
+        found = function(shapes.symbols[name].hint)
+    except (ArithmeticError, ValueError, TypeError):
+        return None  # the numbers themselves say what is wrong
+    return found, CallSource(shapes.source_of(name), function, f"{_name(fn)}({', '.join(shown)})")
+
+
+def _tree(number: SymVal) -> symbols.Tree:
+    return symbols.tree_of(number.number.node.expr)
+
+
+def _name(fn: Any) -> str:
+    """Of a function, a method or one of NumPy's, for each another one."""
+    owner = getattr(fn, "__objclass__", None)
+    return f"{owner.__name__ if owner else getattr(fn, '__module__', None) or type(fn).__module__}.{fn.__name__}"
+
+
 def _computes(fn: Any) -> bool:
-    """Whether it is a function of `math`, `abs`, or a method of numbers: C code that only computes."""
+    """Whether it is a function of `math`, `round`, or a method of numbers: C code that only computes."""
     if isinstance(fn, types.MethodDescriptorType):
         return fn.__objclass__ in (int, float)
-    return fn is abs or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)
-
-
-def _function(fn: Callable[..., Any], trees: Sequence[symbols.Tree], name: str) -> Callable[[Any], Any]:
-    """What the call gives, of the number that varies."""
-    constants = {f"constant{at}": tree for at, tree in enumerate(trees) if not symbols.names_in(tree)}
-    texts = [
-        f"constant{at}" if f"constant{at}" in constants else symbols.readable(tree) for at, tree in enumerate(trees)
-    ]
-    source = f"lambda {name}: function({', '.join(texts)})"
-    made: Callable[[Any], Any] = eval(source, {"math": math, "function": fn, **constants})
-    _C.mark_ours(made.__code__)
-    return made
+    return fn is round or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)

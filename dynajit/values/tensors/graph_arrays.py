@@ -26,7 +26,7 @@ from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import BINARY
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors import arrays
+from dynajit.values.tensors import arrays, numpy_numbers
 from dynajit.values.tensors.arrays import ArrayVal
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -436,7 +436,7 @@ def model_of(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> 
     module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, numpy.ufunc) else "")
     if module.partition(".")[0] == "numpy" and holds([*args, *kwargs.values()]):
         return call
-    return arrays.compute if arrays.is_known(function) else None
+    return numpy_numbers.run if arrays.is_known(function) else None
 
 
 def call(tx: Tracer, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -19,8 +19,10 @@ from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.source import CallSource, Source
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.number_calls import called_on_number
 from dynajit.values.scalars.symbolic import SymVal, decide, from_symbolic, operate
-from dynajit.values.tensors.arrays import ArrayVal, same_scalar
+from dynajit.values.tensors import arrays
+from dynajit.values.tensors.arrays import SCALARS, ArrayVal, same_scalar
 
 _NO_OVERFLOW = 1 << 62
 _UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
@@ -82,22 +84,53 @@ class VaryingScalar(ArrayVal):
 
 def wrap_scalar(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of a scalar from outside: guarded by its value, or a number of the graph if that was seen to vary."""
-    whole = isinstance(obj, numpy.integer)
-    if not tx.static_numbers and (whole or isinstance(obj, numpy.floating)):
-        plain = obj.item()
-        inside = CallSource(source, int if whole else float, "int({})" if whole else "float({})")
-        # a symbol that turns out to be zero has lost its sign
-        fits = abs(plain) < NO_SIZE if whole else math.isfinite(plain) and plain != 0
-        if fits and tx.seen.number(inside, plain):
-            tx.guard(source, "TYPE", type(obj))
-            number = from_symbolic(tx, tx.graph.add_number(inside, plain), inside)
-            assert isinstance(number, SymVal)
-            if whole:
-                for fits in (number.number < NO_SIZE, number.number > -NO_SIZE):
-                    decide(tx.graph, bool, fits)
-            return VaryingScalar(type(obj), number, NO_SIZE, source)
+    varying = None if tx.static_numbers else _varying(tx, obj, source, tx.seen.number)
+    if varying is not None:
+        return varying
     tx.guard(source, "PREDICATE", functools.partial(same_scalar, obj), f"is {obj!r}")
     return ArrayVal(obj, source=source)
+
+
+def _varying(tx: Tracer, obj: Any, source: Source, seen: Callable[[Source, Any], bool]) -> Value | None:
+    """The scalar as one that varies; None if no symbol can be such a number, or it was not `seen` to vary."""
+    whole = isinstance(obj, numpy.integer)
+    if not whole and not isinstance(obj, numpy.floating):
+        return None
+    plain = obj.item()
+    inside = CallSource(source, int if whole else float, "int({})" if whole else "float({})")
+    # a symbol that turns out to be zero has lost its sign
+    fits = abs(plain) < NO_SIZE if whole else math.isfinite(plain) and plain != 0
+    if not fits or not seen(inside, plain):
+        return None
+    tx.guard(source, "TYPE", type(obj))
+    number = from_symbolic(tx, tx.graph.add_number(inside, plain), inside)
+    assert isinstance(number, SymVal)
+    if whole:
+        for fits in (number.number < NO_SIZE, number.number > -NO_SIZE):
+            decide(tx.graph, bool, fits)
+    return VaryingScalar(type(obj), number, NO_SIZE, source)
+
+
+def run(tx: Tracer, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Run a function of NumPy's; on numbers that all follow from one that varies the result varies, too."""
+    found = call_on_number(tx, fn, args, kwargs)
+    return found if found is not None else arrays.compute(tx, fn, args, kwargs)
+
+
+def call_on_number(tx: Tracer, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What `fn`, which only computes, gives as a scalar for numbers and scalars that all follow from one that varies:
+    `np.exp(-step / 20)`. None if the numbers at hand are needed."""
+    given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
+    kinds = {key: value.py_type() for key, value in given.items() if value.py_type() in SCALARS}
+    numbers = {key: _plain(value) if key in kinds else value for key, value in given.items()}
+    called = called_on_number(tx, fn, numbers, kinds)
+    if called is None or type(called[0]) not in SCALARS:
+        return None
+    return _varying(tx, *called, lambda *_: True) or tx.wrap(*called)
+
+
+def _plain(scalar: Value) -> Value:
+    return scalar.number if isinstance(scalar, VaryingScalar) else ConstVal(scalar.const().item())
 
 
 def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
@@ -106,8 +139,10 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         assert isinstance(args[0], VaryingScalar)
         return tx.fold(fn, [args[0].number])
     parts = [part for part in map(_number_of, args) if part is not None]
-    if (fn not in _ARITHMETIC and fn not in _COMPARISONS) or len(parts) < len(args):
+    if fn not in _ARITHMETIC and fn not in _COMPARISONS:
         return None
+    if len(parts) < len(args):
+        return call_on_number(tx, fn, args, {})
     numbers = [number for number, _ in parts]
     if fn in _COMPARISONS:
         found = operate(tx, fn, numbers)

@@ -12,13 +12,13 @@ from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.tensors import arrays, graph_arrays
+from dynajit.values.tensors import arrays, graph_arrays, numpy_numbers
 from dynajit.values.tensors.tensor import TensorVal
 
 
 @models_of(*arrays.SCALARS)
 def _scalar(kind: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return arrays.compute(tx, kind, args, kwargs)
+    return numpy_numbers.run(tx, kind, args, kwargs)
 
 
 @models_of(numpy.dtype, numpy.finfo, numpy.iinfo)

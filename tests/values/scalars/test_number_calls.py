@@ -1,7 +1,10 @@
 """Functions of `math` on a number that varies: one variant for all of them, and the exceptions that eager raises."""
 
 import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +26,13 @@ FUNCTIONS = [
     lambda s: (s * 3 + 1).bit_length(),
     lambda s: 1 + (s + 2).bit_count(),
     lambda s: math.exp(-s * s / 100),
+    lambda s: 0.5 * (1 + np.cos(np.pi * s / 100)),
+    lambda s: float(np.clip(s / 10, 0.2, 0.9)),
+    lambda s: np.float32(s / 3) * 2 - np.float32(0.1),
+    lambda s: np.power(2.0, -np.sqrt(s)),
+    lambda s: round(s / 7, 2),
+    lambda s: abs(s / 7 - 1),
+    lambda s: 1.0 if math.isclose(s, 9, rel_tol=1e-3) else 2.0,
 ]
 
 
@@ -73,3 +83,57 @@ def test_decisions_by_the_result_are_guarded_and_no_more_than_they():
     for s in (4, 8, 9, 10, 11, 12, 13, 14, 15, 5, 6, 7):
         assert torch.equal(compiled(X, s), fn(X, s))
     assert counter.frame_count == 4  # 4 itself, three doublings or two, and 9
+
+
+def _functions(kind: str) -> Iterator[Callable[..., Any]]:
+    """All of `math`, or NumPy's universal functions."""
+    found = vars(math if kind == "math" else np).values()
+    classes = (type(math.exp),) if kind == "math" else np.ufunc
+    yield from (each for each in dict.fromkeys(each for each in found if isinstance(each, classes)))
+
+
+def _arguments(of: type, count: int, i: int) -> tuple[Any, ...]:
+    number = 0.15 + i * 0.08 if of is float else i + 2
+    return (number, of(2))[:count]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("of", [int, float])
+@pytest.mark.parametrize("kind", ["math", "numpy"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what it divides by zero and the like
+def test_every_function_on_a_number_that_varies(kind: str, of: type, count: int) -> None:
+    tried = 0
+    for function in _functions(kind):
+        try:
+            found = [function(*_arguments(of, count, i)) for i in range(6)]
+        except (TypeError, ValueError):
+            continue
+        if not all(isinstance(each, (int, float, np.generic)) for each in found):
+            continue
+
+        def program(x: torch.Tensor, *numbers: Any, function: Any = function) -> Any:
+            return x * function(*numbers), function(*numbers)
+
+        counter = CompileCounter()
+        compiled = dynajit.compile(program, backend=counter)
+        for i in range(6):
+            got, want = compiled(X, *_arguments(of, count, i)), program(X, *_arguments(of, count, i))
+            torch.testing.assert_close(got[0], want[0], rtol=0, atol=0, equal_nan=True)
+            assert (type(got[1]), repr(got[1])) == (type(want[1]), repr(want[1])), function
+        assert counter.frame_count <= 3, function
+        dynajit.reset()
+        tried += 1
+    assert tried > 5
+
+
+def test_the_distance_of_two_numbers_that_vary_is_a_relation() -> None:
+    """As in `abs(loss - best) < tolerance`."""
+
+    def fn(x: torch.Tensor, a: float, b: float) -> torch.Tensor:
+        return x + 1 if abs(a - b) < 0.5 else x - abs(a - b)
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(fn, backend=counter)
+    for i in range(10):
+        assert torch.equal(compiled(X, 0.3 + 0.37 * i, 1.1 + 0.11 * i), fn(X, 0.3 + 0.37 * i, 1.1 + 0.11 * i))
+    assert counter.frame_count <= 3
