@@ -79,7 +79,7 @@ def one(program: str, compiler: str) -> dict[str, Any]:
     times, losses, early = [], [], 0
     with records.listen(counter.seen.append):
         module, call = make(counter.compile)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05) if list(module.parameters()) else None
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, foreach=False) if list(module.parameters()) else None
         for number in range(STEPS):
             dist.barrier()
             begin = now()
@@ -223,11 +223,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--overlap", action="store_true", help="the second table alone")
     parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=COMPILERS)
-    parser.add_argument("--gpus", type=int, default=0, help="so many NCCL processes, that table alone")
+    parser.add_argument("--gpus", type=int, default=0, help="so many NCCL processes with a GPU each: that table alone")
     options = parser.parse_args()
     print(sbs.machine())
     if options.gpus:
-        programs([name for name in PROGRAMS if options.only in name], options.gpus, options.compilers, True)
+        table = programs([name for name in PROGRAMS if options.only in name], options.gpus, options.compilers, True)
+        if options.save:
+            body = f"{options.gpus} NCCL processes with a GPU each, 20 steps; `ms` by the clock.\n\n{table}"
+            sbs.save(
+                "distributed_nccl", "torch.distributed over NCCL", body, "python benchmarks/distributed.py --gpus 2"
+            )
         return
     if not options.overlap:
         two = programs([name for name in PROGRAMS if options.only in name], 2, options.compilers)
