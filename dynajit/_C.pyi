@@ -235,6 +235,7 @@ class TrainingCall:
         watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
         draws: bool = False,
         written: Sequence[int] = (),
+        updated: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

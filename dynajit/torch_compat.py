@@ -261,21 +261,27 @@ def asks_to_start_again(error: Exception) -> bool:
     return type(error).__name__ == "TensorifyScalarRestartAnalysis"
 
 
-def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
+def _gets_new_values(info: Any) -> bool:
+    """Whether a mutated input stays what it is but for its values, and may be written with gradients on."""
+    return info.mutates_data and not (info.mutates_metadata or info.mutates_storage_metadata or info.is_leaf)
+
+
+def plain_training(metadata: Any) -> tuple[list[bool], int, int, list[int]] | None:
     """Of AOTAutograd's findings on a graph: which returns have a gradient; how many of the tensors saved for backward,
-    the last ones, are the graph's own; how many numbers are saved. None if inputs are mutated in ways that the graph
-    itself does not see to, if outputs alias, if there are tensor subclasses, tokens or random states: whatever
-    something has to be done about at each call."""
-    from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta
+    the last ones, are the graph's own; how many numbers are saved; which inputs get new values, the first returns, with
+    autograd. None if inputs are mutated in other ways that the graph itself does not see to, if outputs alias, if there
+    are tensor subclasses, tokens or random states: whatever something else has to be done about at each call."""
+    from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 
     own = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    updated = [metadata.input_info[place] for place in metadata.mutated_inp_runtime_indices]
     metas = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
     plain = (
-        not any(info.mutation_type is MutationType.MUTATED_OUT_GRAPH for info in metadata.input_info)
+        all(map(_gets_new_values, updated))
         and all(info.output_type in own for info in metadata.output_info)
         and all(type(meta) is PlainTensorMeta for meta in metas)
         and not metadata.num_intermediate_bases
-        and metadata.num_forward_returns == metadata.num_forward == len(metadata.output_info)
+        and metadata.num_forward_returns == metadata.num_forward == len(updated) + len(metadata.output_info)
         and not metadata.tokens
         and not metadata.num_backward_tokens
         and not metadata.is_rng_op_functionalized
@@ -293,7 +299,9 @@ def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
     ]
     if differentiable != [bool(info.requires_grad) for info in metadata.output_info]:
         return None
-    return differentiable, metadata.num_tensors_saved_with_no_vc_check, metadata.num_symints_saved_for_bw or 0
+    differentiable = [*(bool(info.requires_grad) for info in updated), *differentiable]
+    numbers = metadata.num_tensors_saved_with_no_vc_check, metadata.num_symints_saved_for_bw or 0
+    return differentiable, *numbers, list(metadata.mutated_inp_runtime_indices)
 
 
 def has_user_saved_tensor_hooks() -> bool:

@@ -98,13 +98,35 @@ public:
         }
     }
 
-    void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args, const at::Tensor &random)
+    /* Before inputs get new values: the inputs with which the graph can run again. */
+    void keep_inputs(const Values &items, size_t first, PyObject *const *args, Py_ssize_t n_args, const at::Tensor &random)
     {
         std::set<const void *> memories; /* of what is saved; with hooks, what they make of it is */
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
         for (size_t i = first; i < items.size() && !packed; i++) {
             if (items[i].tensor.defined() && items[i].tensor.has_storage()) {
                 memories.insert(items[i].tensor.storage().unsafeGetStorageImpl());
+            }
+        }
+        for (Backward *backward : backwards_) {
+            if (self_->again != nullptr) {
+                backward->keep_inputs(args, n_args, memories, random);
+            }
+        }
+    }
+
+    /* What backward needs; of a new value that eager keeps as well, the input that holds it. */
+    void save(Values &&items, size_t first, PyObject *const *args)
+    {
+        for (size_t i = 0; i < self_->updated->size(); i++) {
+            const Py_ssize_t place = (*self_->updated)[i];
+            const at::Tensor &input = THPVariable_Unpack(args[place]), &made = items[i].tensor;
+            for (size_t j = first; j < items.size() && backwards_[0]->is_kept_by_eager(place); j++) {
+                const at::Tensor &saved = items[j].tensor;
+                if (saved.defined() && saved.is_alias_of(made) && saved.sizes() == input.sizes()
+                    && saved.strides() == input.strides()) {
+                    items[j].tensor = input.detach();
+                }
             }
         }
         std::vector<torch::autograd::Node *> others(passing_);
@@ -116,9 +138,6 @@ public:
             backward->save(items, first, others);
             if (backwards_.size() > 1) {
                 backward->keep_shapes(shapes_);
-            }
-            if (self_->again != nullptr) {
-                backward->keep_inputs(args, n_args, memories, random);
             }
         }
     }
@@ -170,8 +189,18 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
         PyTuple_SET_ITEM(returns, static_cast<Py_ssize_t>(i), items[i].wrap());
     }
     if (nodes && returns != nullptr) {
+        nodes->keep_inputs(items, n_returns, args, n_args, random);
+    }
+    const Py_ssize_t n_updated = static_cast<Py_ssize_t>(self->updated->size());
+    for (Py_ssize_t i = 0; returns != nullptr && i < n_updated; i++) {
+        THPVariable_Unpack(args[(*self->updated)[static_cast<size_t>(i)]]).copy_(THPVariable_Unpack(PyTuple_GET_ITEM(returns, i)));
+    }
+    if (nodes && returns != nullptr) {
         nodes->watch(args, returns);
-        nodes->save(std::move(items), n_returns, args, n_args, random);
+        nodes->save(std::move(items), n_returns, args);
+    }
+    if (returns != nullptr && n_updated > 0) {
+        Py_SETREF(returns, PyTuple_GetSlice(returns, n_updated, static_cast<Py_ssize_t>(n_returns)));
     }
     return returns;
 }
@@ -206,9 +235,11 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
             return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", each.place);
         }
     }
-    for (Py_ssize_t place : *self->wanted) {
-        if (place >= n_args || !THPVariable_Check(args[place])) {
-            return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", place);
+    for (const auto *places : {self->wanted, self->updated}) {
+        for (Py_ssize_t place : *places) {
+            if (place >= n_args || !THPVariable_Check(args[place])) {
+                return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", place);
+            }
         }
     }
     try {
@@ -295,14 +326,14 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
-                                  "draws",   "written",  nullptr};
+                                  "draws",   "written",  "updated", nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
-    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr;
+    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up, &watched, &draws, &written)) {
+                                     &partial, &reaches, &uses_up, &watched, &draws, &written, &updated)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -326,6 +357,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->uses_up = new std::vector<Flags>();
     self->watched = new std::vector<Watched>();
     self->written = new std::vector<Py_ssize_t>();
+    self->updated = new std::vector<Py_ssize_t>();
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
@@ -333,7 +365,12 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
         && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
         && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
-        && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t));
+        && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
+        && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t));
+    if (fine && self->updated->size() > self->differentiable->size()) {
+        PyErr_SetString(PyExc_ValueError, "updated: inputs whose new values are the first results");
+        fine = false;
+    }
     if (!fine) {
         Py_CLEAR(self);
     }
@@ -378,6 +415,7 @@ void call_dealloc(PyObject *object)
     delete self->uses_up;
     delete self->watched;
     delete self->written;
+    delete self->updated;
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -394,7 +432,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=(), draws=False, written=())\n--\n\n"
+         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -406,7 +444,8 @@ PyType_Slot call_slots[] = {
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
          "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
-         "written: inputs that forward writes, and computes no result of.")},
+         "written: inputs that forward writes, and computes no result of. updated: inputs that the call writes, so that "
+         "autograd hears of it: their new values are forward's first results, which the call does not return.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

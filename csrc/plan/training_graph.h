@@ -75,6 +75,7 @@ struct TrainingCall {
     std::vector<Watched> *watched;
     bool draws; /* random numbers, of the CPU's generator alone */
     std::vector<Py_ssize_t> *written; /* inputs that forward writes, and computes no result of */
+    std::vector<Py_ssize_t> *updated; /* inputs that are written, with autograd, what the first returns hold */
 };
 
 /* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
@@ -281,6 +282,12 @@ public:
     GraphInputs(const GraphInputs &) = delete;
     GraphInputs &operator=(const GraphInputs &) = delete;
 
+    void add(const at::Tensor &tensor)
+    {
+        values_.push_back(THPVariable_Wrap(tensor));
+        versions_.push_back(::version_of(tensor));
+    }
+
     void add(PyObject *object)
     {
         values_.push_back(Py_NewRef(object));
@@ -307,7 +314,7 @@ public:
         for (auto &[place, lent] : lent_) {
             at::Tensor tensor(lent.tensor.lock());
             if (tensor.defined() && tensor._version() != 0) {
-                return false;
+                tensor.reset(); /* what it was is gone */
             }
             if (!tensor.defined() && lent.origin->has_all()) {
                 Values made = lent.origin->run();

@@ -99,10 +99,14 @@ public:
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
             const bool is_kept = tensor.defined() && tensor.has_storage()
                 && saved.count(tensor.storage().unsafeGetStorageImpl()) != 0;
-            const bool is_held = is_kept || is_kept_by_eager(i) || inputs_->is_written(i);
+            const bool is_updated = std::find(call_->updated->begin(), call_->updated->end(), i) != call_->updated->end();
+            const bool is_held = !is_updated && (is_kept || is_kept_by_eager(i) || inputs_->is_written(i));
             const Origin origin = is_held ? Origin() : origin_of(tensor);
             if (origin.inputs != nullptr) {
                 inputs_->add_lent(tensor, origin.inputs, origin.place);
+            }
+            else if (is_updated) {
+                inputs_->add(tensor.clone()); /* with its history */
             }
             else {
                 inputs_->add(args[i]);
@@ -230,6 +234,10 @@ public:
         refuse_written();
         leave_out_leaves(unreached_leaves());
         variable_list found;
+        if (std::find(started_from_.begin(), started_from_.end(), true) == started_from_.end()) {
+            found.resize(call_->wanted->size()); /* as eager's operations hand on that there is none */
+            return handed_out(std::move(found));
+        }
         if (create_graph && differentiate_again(gradients, found)) {
             return handed_out(std::move(found));
         }
@@ -252,6 +260,14 @@ public:
         }
         found = take(call_off(backward, std::move(arguments), true));
         return handed_out(create_graph ? undifferentiable(std::move(found), given_gradients) : std::move(found));
+    }
+
+    /* Whether an input is memory that eager's operations keep: then it is read as it is when backward runs. */
+    bool is_kept_by_eager(Py_ssize_t place) const
+    {
+        return std::any_of(call_->watched->begin(), call_->watched->end(), [=](const Watched &each) {
+            return !each.is_result && each.place == place;
+        });
     }
 
 private:
@@ -359,14 +375,6 @@ private:
             throw_python();
         }
         return needed == 1;
-    }
-
-    /* Whether an input is memory that eager's operations keep: then it is read as it is when backward runs. */
-    bool is_kept_by_eager(Py_ssize_t place) const
-    {
-        return std::any_of(call_->watched->begin(), call_->watched->end(), [=](const Watched &each) {
-            return !each.is_result && each.place == place;
-        });
     }
 
     /* Whether the graph computes again what it saved. Not if the program has written something through `.data` since:

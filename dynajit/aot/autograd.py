@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import (
     AutogradGraph,
     BackwardReachability,
+    asked_in_part,
     autograd_graph_of,
     reachability_of,
 )
@@ -63,13 +64,14 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     history = autograd_graph_of(gm)
+    _refuse_functions(history)
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
     waited_for = [notes(node).waited_for for node in facts.inputs]
-    halves = _Halves(options.compile_fn, context, _reachability(history), waited_for)
+    halves = _Halves(options.compile_fn, context, reachability_of(history), waited_for)
     with lstm_with_backward(gm):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
         partition = functools.partial(_partition, context, example_inputs, options.layouts)
@@ -86,8 +88,10 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     drawn = list(filter(is_drawn, gm.graph.nodes))
     once = reason_against(drawn)
     double = None if once else DoubleBackward(gm.forward, autocast_state(example_inputs))
-    checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
-    is_fixed = not _is_computed_from_written(halves, mutated)
+    # that autograd hears nothing of
+    hidden = frozenset(mutated).difference(getattr(metadata, "mutated_inp_runtime_indices", ()))
+    checks = [] if history is None else version_checks(gm, history, hidden)
+    is_fixed = not _is_computed_from_written(halves, hidden)
     parts = halves.made, len(example_inputs), double if is_fixed else None, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
@@ -106,17 +110,6 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         if history is not None and checks:
             compiled = checking_versions(compiled, history, checks)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
-
-
-def _reachability(history: AutogradGraph | None) -> BackwardReachability | None:
-    """What backward reaches from each result; None where the call need not know. Raises RuntimeError where a node of
-    autograd's can't tell written inputs apart from results."""
-    reach = reachability_of(history)
-    if reach is None or None not in reach.results:
-        return reach
-    if reach.apart:
-        raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
-    return None
 
 
 class _Halves:
@@ -238,6 +231,11 @@ def _aot_autograd(
                 keep_inference_input_mutations=True,
             )
         )
+
+
+def _refuse_functions(history: AutogradGraph | None) -> None:
+    if history is not None and asked_in_part(history):
+        raise RuntimeError("the backward of a Function sees which of its results have gradients")
 
 
 def _refuse_writes(facts: GraphFacts, example_inputs: Sequence[Any]) -> None:
@@ -365,7 +363,7 @@ def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
 
 
-def _is_computed_from_written(halves: _Halves, mutated: Sequence[int]) -> bool:
+def _is_computed_from_written(halves: _Halves, mutated: Collection[int]) -> bool:
     """Whether a training graph reads what its written inputs held before."""
     if not mutated or "forward" not in halves.made:
         return False

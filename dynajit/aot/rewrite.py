@@ -18,7 +18,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
-from dynajit.graph.meta import value_of
+from dynajit.graph.meta import note, value_of
 
 
 class Copy:
@@ -131,12 +131,22 @@ def with_results(gm: GraphModule, nodes: Iterable[Node], of: Callable[[Node], No
     return copy.finish(more=[of(copy.of[node]) for node in nodes])
 
 
+def history_of(value: Any) -> Any:
+    """The autograd node that a value is of; None: of none, or it is one of several views and another was written."""
+    try:
+        return getattr(value, "grad_fn", None)
+    except RuntimeError:
+        return None
+
+
 def cut(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
     """A graph of some of the nodes, in order, which takes the values of `inputs` and returns those of `outputs`."""
     copy = Copy(gm)
     for node in inputs:
         copy.of[node] = made = copy.graph.placeholder(node.name)
         made.meta.update(node.meta)
+        if node.op != "placeholder":
+            note(made, grad_fn=history_of(value_of(node)))
     read = {part for node in nodes for part in node.all_input_nodes if part.op == "get_attr"}
     copy.take_all(node for node in gm.graph.find_nodes(op="get_attr") if node in read)
     copy.take_all(nodes)

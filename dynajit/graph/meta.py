@@ -26,7 +26,8 @@ class NodeMeta:
 
     Of inputs, set by `graph/builder.py`:
     source: where the program has it from, as text; read by `aot/inference/freezing.py`.
-    grad_fn: autograd's node of it before the graph writes it; read by `graph/builder.py`, `interp/machine.py` and aot.
+    grad_fn: autograd's node of it before the graph writes it; read by `graph/builder.py`, `interp/machine.py` and aot,
+        which sets it where it cuts graphs.
     version: how often it had been written by then, None of inference tensors; read by
         `aot/passes/version_exempt_writes.py`.
     waited_for: a leaf with hooks that are told of its gradient; read by `aot/autograd.py`.

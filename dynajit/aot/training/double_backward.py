@@ -78,11 +78,18 @@ def autocast_state(values: Iterable[Any]) -> list[tuple[str, bool, torch.dtype]]
 class DoubleBackward:
     """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results.
 
-    forward: the captured graph. autocast: what it runs under, see `autocast_state`."""
+    forward: the captured graph. autocast: what it runs under, see `autocast_state`. updated: the inputs whose new
+    values are results, before the others, where a call does not say which."""
 
-    def __init__(self, forward: Callable[..., Any], autocast: Sequence[tuple[str, bool, torch.dtype]]) -> None:
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        autocast: Sequence[tuple[str, bool, torch.dtype]],
+        updated: Sequence[int] = (),
+    ) -> None:
         self.forward = forward
         self.autocast = autocast
+        self.updated = updated
 
     @contextlib.contextmanager
     def _under_autocast(self) -> Iterator[None]:
@@ -100,7 +107,11 @@ class DoubleBackward:
         return [] if any(each is None for each in viewed) else [*(given[at] for at in written), *outputs, *viewed]
 
     def __call__(
-        self, inputs: Sequence[Any], gradients: Sequence[Any], written: Sequence[int] = (), bases: Sequence[int] = ()
+        self,
+        inputs: Sequence[Any],
+        gradients: Sequence[Any],
+        written: Sequence[int] | None = None,
+        bases: Sequence[int] = (),
     ) -> list[Any] | None:
         """A gradient or None for each input; None if there are none to give. `gradients`: of the inputs `written`, of
         all results and of what those at the places `bases` are views of, or of those results that have one."""
@@ -109,7 +120,7 @@ class DoubleBackward:
             value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
             for value in inputs
         ]
-        outputs = self._run(inputs, written, bases)
+        outputs = self._run(inputs, self.updated if written is None else written, bases)
         if len(outputs) != len(gradients):
             # a node of our own has no place for results without a gradient
             outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]

@@ -1,7 +1,8 @@
 """Graphs that train, in pieces: what lies between calls that are better made as captured.
 
-In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, or
-with regions of activation checkpointing, of which backward is to keep the inputs alone.
+In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, with
+regions of activation checkpointing, of which backward is to keep the inputs alone, or with a Function of the user's
+whose backward sees which of its results have gradients.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
 through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
 operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
@@ -13,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,9 +24,9 @@ from dynajit import _C, torch_compat
 from dynajit.aot.legality import REGION, GraphFacts, name_of
 from dynajit.aot.passes.recurrent import MAX_STEPS_TRAINED, is_long
 from dynajit.aot.passes.unused import is_drawn
-from dynajit.aot.rewrite import cut
+from dynajit.aot.rewrite import cut, history_of
 from dynajit.aot.training.double_backward import is_of_the_cpu
-from dynajit.aot.training.reachability import saved_by
+from dynajit.aot.training.reachability import asked_in_part, autograd_graph_of, is_function, saved_by
 from dynajit.graph.meta import memory, notes, value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
@@ -56,10 +58,10 @@ class Step:
 def in_pieces(
     graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """The graph cut at its long recurrent networks and checkpointed regions, or None."""
+    """The graph cut at such calls, or None."""
     gm, regions = graph.gm, regions_of(graph.gm)
     long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MAX_STEPS_TRAINED)]
-    cuts = {*regions, *long}
+    cuts = {*regions, *long, *_functions_asked_in_part(graph)}
     if not cuts or graph.has_effects:
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
@@ -95,6 +97,15 @@ def in_pieces(
             if all(map(is_of_the_cpu, drawn)) and not autocast:
                 step.again, step.draws = run.constants[body], bool(drawn)
     return run
+
+
+def _functions_asked_in_part(graph: GraphFacts) -> Iterator[Node]:
+    """The calls of Functions whose backward may be given gradients for some of the results alone."""
+    several = [node for node in graph.calls if isinstance(value_of(node), tuple)]
+    made = {node: list(map(history_of, value_of(node))) for node in several}
+    history = autograd_graph_of(graph.gm) if any(map(is_function, chain(*made.values()))) else None
+    asked = asked_in_part(history) if history is not None else set()
+    return (node for node, its in made.items() if not asked.isdisjoint(its))
 
 
 def _held(gm: torch.fx.GraphModule, regions: Sequence[Node]) -> Iterator[Node]:

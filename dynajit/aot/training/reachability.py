@@ -9,7 +9,7 @@ can't be gone through again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from dynajit.graph.meta import notes, value_of
 
 @dataclass(frozen=True)
 class BackwardReachability:
-    """Of the results that have a gradient, in order; after them come inputs that the graph writes and autograd hears
+    """Of the results that have a gradient, in order; before them come inputs that the graph writes and autograd hears
     of, which are results too: a later backward pass may start from what is in them now.
 
     results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
@@ -45,31 +45,41 @@ class AutogradGraph:
     """Autograd's nodes between a graph's results and its inputs.
 
     results: places and fakes of the results that have a gradient, as in `BackwardReachability`. inputs: by what
-    autograd's node of an input is known, the input's position. nodes: each node with the numbers of the results that
-    lead to it, as bits; those of inputs are among them. written: positions of the inputs that are results without a
-    place, in order.
+    autograd's node of an input is known and which of the node's outputs it is, the input's position. nodes: each node
+    with the numbers of the results that lead to it, as bits; those of inputs are among them. written: positions of the
+    inputs that are results without a place, in order.
     """
 
     results: list[tuple[int | None, torch.Tensor]]
     written: list[int]
-    inputs: Mapping[Any, int]
+    inputs: Mapping[tuple[Any, int], int]
     nodes: list[tuple[Any, int]]
 
     @property
     def inside(self) -> Iterator[tuple[Any, int]]:
         """The nodes that are the graph's own."""
-        return ((node, mask) for node, mask in self.nodes if _key(node) not in self.inputs)
+        ends = _nodes_among(self.inputs)
+        return ((node, mask) for node, mask in self.nodes if _key(node) not in ends)
+
+    @property
+    def edges(self) -> Iterator[tuple[Any, int, int]]:
+        """The edges from results and from the graph's own nodes: the node that each leads to, to which of its outputs,
+        and the numbers of the results that lead there, as bits."""
+        for number, (_, value) in enumerate(self.results):
+            yield value.grad_fn, value.output_nr, 1 << number
+        for node, mask in self.inside:
+            yield from ((end, output, mask) for end, output in node.next_functions if end is not None)
 
 
 def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     """Autograd's graph of the results. None: no result has a gradient, or it does not lead from the results to the
     inputs and nothing else."""
     values = [value_of(node) for node in results_of(gm)]
-    results: list[tuple[int | None, torch.Tensor]] = [
+    returned = [
         (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
     ]
-    written = _written_inputs(gm, [value for _, value in results])
-    results += [(None, value) for _, value in written]
+    written = _written_inputs(gm, [value for _, value in returned])
+    results: list[tuple[int | None, torch.Tensor]] = [*((None, value) for _, value in written), *returned]
     starts = [value.grad_fn for _, value in results]
     if not starts or None in starts:
         return None
@@ -79,13 +89,16 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     masks: dict[Any, int] = {}
     for number, start in enumerate(starts):
         masks[start] = masks.get(start, 0) | 1 << number
-    nodes = _from_results(starts, places)
+    ends = _nodes_among(places)
+    nodes = _from_results(starts, ends)
     for node in nodes:
-        if _key(node) not in places and not node.next_functions:
+        if _key(node) not in ends and not node.next_functions:
             return None
-        for following in _following(node, places):
+        for following in _following(node, ends):
             masks[following] = masks.get(following, 0) | masks[node]
-    return AutogradGraph(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
+    found = AutogradGraph(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
+    known = all((_key(end), output) in places for end, output, _ in found.edges if _key(end) in ends)
+    return found if known else None
 
 
 def reachability_of(history: AutogradGraph | None) -> BackwardReachability | None:
@@ -96,8 +109,8 @@ def reachability_of(history: AutogradGraph | None) -> BackwardReachability | Non
     count = len(history.results)
     masks = dict(history.nodes)
     reached = [0] * count
-    for node, mask in history.nodes:
-        place = history.inputs.get(_key(node))
+    for node, output, mask in history.edges:
+        place = history.inputs.get((_key(node), output))
         if place is not None:
             for number in bits(mask):
                 reached[number] |= 1 << place
@@ -119,6 +132,23 @@ def reachability_of(history: AutogradGraph | None) -> BackwardReachability | Non
     )
 
 
+def asked_in_part(history: AutogradGraph) -> set[Any]:
+    """The autograd nodes of the user's Functions that some backward passes give gradients for a part of their outputs:
+    what such a backward does with zeros, or None, in the place of the others is the user's affair."""
+    masks: dict[tuple[Any, int], int] = {}
+    for node, output, mask in history.edges:
+        masks[node, output] = masks.get((node, output), 0) | mask
+    functions = [(node, mask) for node, mask in history.inside if is_function(node)]
+    return {
+        node for node, whole in functions if any(mask != whole for (other, _), mask in masks.items() if other is node)
+    }
+
+
+def is_function(node: Any) -> bool:
+    """Whether an autograd node is of an `autograd.Function`."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
 def _inputs_with_gradients(gm: torch.fx.GraphModule) -> Iterator[tuple[int, torch.Tensor, Any]]:
     """Place, tensor, and autograd's node at the graph's start, of each input that requires gradients."""
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
@@ -136,33 +166,38 @@ def _written_inputs(gm: torch.fx.GraphModule, results: Sequence[torch.Tensor]) -
     ]
 
 
-def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, int] | None:
-    """By what autograd's node of an input is known: its position. None if two inputs are one to autograd."""
-    places: dict[Any, int] = {}
+def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[tuple[Any, int], int] | None:
+    """By autograd's node, and which output of it: the position of an input. None if two inputs are one to autograd."""
+    places: dict[tuple[Any, int], int] = {}
     for place, value, before in _inputs_with_gradients(gm):
-        key = id(value) if before is None else before
+        # one that the graph writes is another output of another node by now
+        key = (id(value), 0) if before is None else (before, 0 if value.grad_fn is not before else value.output_nr)
         if key in places:
             return None
         places[key] = place
     return places
 
 
+def _nodes_among(places: Mapping[tuple[Any, int], int]) -> set[Any]:
+    return {key for key, _ in places}
+
+
 def _key(node: Any) -> Any:
     return id(node.variable) if hasattr(node, "variable") else node
 
 
-def _following(node: Any, places: Mapping[Any, int]) -> list[Any]:
-    if _key(node) in places:
+def _following(node: Any, ends: Collection[Any]) -> list[Any]:
+    if _key(node) in ends:
         return []
     return [following for following, _ in node.next_functions if following is not None]
 
 
-def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]:
+def _from_results(starts: Sequence[Any], ends: Collection[Any]) -> list[Any]:
     """autograd's nodes between results and inputs, each after all those that lead to it."""
     found: list[Any] = []
     seen: set[Any] = set()
     for start in starts:
-        path: list[tuple[Any, Iterator[Any]]] = [] if start in seen else [(start, iter(_following(start, places)))]
+        path: list[tuple[Any, Iterator[Any]]] = [] if start in seen else [(start, iter(_following(start, ends)))]
         seen.add(start)
         while path:
             node, following = path[-1]
@@ -172,7 +207,7 @@ def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]
                 path.pop()
             else:
                 seen.add(fresh)
-                path.append((fresh, iter(_following(fresh, places))))
+                path.append((fresh, iter(_following(fresh, ends))))
     found.reverse()
     return found
 

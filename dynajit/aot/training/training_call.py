@@ -1,8 +1,8 @@
 """The common training graph, without torch's runtime wrapper.
 
 In:  what AOTAutograd found out of a graph, and both its parts compiled. Out: a `_C.TrainingCall`, or None where the
-graph returns aliases, mutates inputs in ways that autograd hears of, or does anything else that torch's own wrapper has
-to see to at each call.
+graph returns aliases, gives inputs another layout, or does anything else that torch's own wrapper has to see to at each
+call.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 from dynajit import _C, torch_compat
 from dynajit.aot.rewrite import results_of
 from dynajit.aot.runtime_wrappers import without_autocast
+from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import AutogradGraph
 from dynajit.aot.training.version_checks import VersionCheck, keeps_anything
-from dynajit.graph.meta import value_of
+from dynajit.graph.meta import memory, value_of
 
 
 class CompiledHalf(NamedTuple):
@@ -32,7 +33,7 @@ def without_wrapper(
     metadata: Any,
     parts: Mapping[str, CompiledHalf],
     n_inputs: int,
-    again: Callable[..., Any] | None,
+    again: DoubleBackward | None,
     partial: PartialBackwardCache | None,
     history: AutogradGraph | None,
     watched: Sequence[VersionCheck],
@@ -46,7 +47,7 @@ def without_wrapper(
     found = torch_compat.plain_training(metadata)
     if found is None:
         return None
-    differentiable, n_unchecked, n_numbers = found
+    differentiable, n_unchecked, n_numbers, updated = found
     forward, backward = parts["forward"], parts["backward"]
     inputs = forward.graph.graph.find_nodes(op="placeholder")
     results, gradients = results_of(forward.graph), results_of(backward.graph)
@@ -60,6 +61,7 @@ def without_wrapper(
         and n_tangents > 0
         and len(taken) == n_numbers + n_saved + n_tangents
         and "unknown" not in layouts
+        and _can_be_copied(updated, history, results[: len(differentiable)], inputs)
     )
     if not fits:
         return None
@@ -68,16 +70,17 @@ def without_wrapper(
     uses_up: list[list[bool]] = []
     if partial is not None:
         reach = partial.reach
-        if reach.results != tuple(place for place, has_one in enumerate(differentiable) if has_one):
+        if reach.results != _places(differentiable, len(updated)):
             return None
         reaches = [[place in places for place in wanted] for places in reach.inputs]
         uses_up = [[number in gone for number in range(n_tangents)] for gone in reach.uses_up]
-    if history is None or [place for place, _ in history.results] != [
-        at for at, has in enumerate(differentiable) if has
-    ]:
+    if history is None or tuple(place for place, _ in history.results) != _places(differentiable, len(updated)):
         watched = ()
     elif partial is None:
         uses_up = [[keeps_anything(history)] * n_tangents] * n_tangents
+    returned = [each._replace(place=each.place + len(updated) * each.is_result) for each in watched]
+    if again is not None:
+        again.updated = updated
     return _C.TrainingCall(
         without_autocast(forward.compiled),
         without_autocast(backward.compiled),
@@ -90,10 +93,26 @@ def without_wrapper(
         partial,
         reaches,
         uses_up,
-        watched,
+        returned,
         draws,
-        written,
+        [place for place in written if place not in updated],
+        updated,
     )
+
+
+def _places(differentiable: Sequence[bool], n_updated: int) -> tuple[int | None, ...]:
+    """Where the returns that have a gradient are among the results; None: it is the new value of an input."""
+    returns = (place for place, has_one in enumerate(differentiable) if has_one)
+    return tuple(place - n_updated if place >= n_updated else None for place in returns)
+
+
+def _can_be_copied(updated: Sequence[int], history: AutogradGraph | None, returns: Sequence[Any], inputs: Any) -> bool:
+    """Whether the first returns, the new values of `updated`, have memory of their own, and nothing else is written
+    that autograd hears of."""
+    memories = {memory(node) for node in returns[: len(updated)]}
+    others = map(memory, (*inputs, *returns[len(updated) :]))
+    apart = None not in memories and len(memories) == len(updated) and memories.isdisjoint(others)
+    return apart and (not updated or (history is not None and history.written == updated))
 
 
 def _wanted(metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[Any]) -> list[int]:

@@ -1,0 +1,90 @@
+"""autograd.Functions of several results, of which a backward pass starts from some: they see which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynajit
+from dynajit.report.counters import counters
+
+
+class NotMaterialized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        return None if one is None else one * 2, None if other is None else other * 3
+
+
+class NotLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return one + 1, other.cos()
+
+
+def _apart(kind: Any, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    a, b = kind.apply(x.sin(), y)
+    return a.exp(), b * 2
+
+
+def _with_a_write(kind: Any, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x = x.sin()
+    a, b = kind.apply(x, y)
+    x.add_(1)
+    return a.exp(), b * 2, x
+
+
+def _joined(kind: Any, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    a, b = kind.apply(x.sin(), y)
+    return (a.exp() * b,)
+
+
+def _gradients(f: Any, place: int) -> list[Tensor | None]:
+    x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+    f(x, y)[place].sum().backward()
+    return [x.grad, y.grad]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("kind", [NotMaterialized, NotLinear])
+@pytest.mark.parametrize("program", [_apart, _with_a_write])
+def test_gradients_of_some_results(program: Any, kind: Any, backend: str) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return program(kind, x, y)  # type: ignore[no-any-return]
+
+    compiled = dynajit.compile(f, backend=backend)
+    for place in (0, 1, 0):
+        found, wanted = _gradients(compiled, place), _gradients(f, place)
+        assert [each is None for each in found] == [each is None for each in wanted]
+        torch.testing.assert_close(found, wanted)
+
+
+def test_views_that_a_write_made_ambiguous_are_no_functions() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        t = x * y
+        joined = torch.cat(t.chunk(3))
+        t.sin_()
+        return (joined,)
+
+    torch.testing.assert_close(_gradients(dynajit.compile(f, backend="codegen"), 0), _gradients(f, 0))
+
+
+@pytest.mark.parametrize("kind", [NotMaterialized, NotLinear])
+def test_one_whose_results_all_have_a_gradient_is_compiled(kind: Any) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return _joined(kind, x, y)
+
+    before = counters["as_captured"].copy()
+    torch.testing.assert_close(_gradients(dynajit.compile(f, backend="aot_eager"), 0), _gradients(f, 0))
+    assert counters["as_captured"] == before
