@@ -3,6 +3,7 @@
  * In: a code object and a frame's locals. Out: the variant whose guards hold. The state hangs in the code object's extra
  * slot and dies with the code object. */
 #include "call/call.h"
+#include "python/heap_type.h"
 
 #include <structmember.h>
 
@@ -75,18 +76,6 @@ static int variant_clear(PyObject *object)
     return 0;
 }
 
-static void variant_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    if (((Variant *)object)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
-    variant_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyMemberDef variant_members[] = {
     {"guards", T_OBJECT, offsetof(Variant, guards), READONLY, "The GuardProgram."},
     {"function", T_OBJECT, offsetof(Variant, function), READONLY, "The replacement function."},
@@ -105,7 +94,7 @@ static PyType_Slot variant_slots[] = {
      "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>, asked_last=False)\n--\n\n"
      "One compiled form of a code object: what must hold, and what to run then."},
     {Py_tp_new, variant_new},
-    {Py_tp_dealloc, variant_dealloc},
+    {Py_tp_dealloc, dj_dealloc},
     {Py_tp_traverse, variant_traverse},
     {Py_tp_clear, variant_clear},
     {Py_tp_members, variant_members},
@@ -392,9 +381,9 @@ int dj_code_cache_init(PyObject *module)
         PyErr_SetString(PyExc_RuntimeError, "dynajit: the interpreter has no free extra slot on code objects");
         return -1;
     }
-    dj_VariantType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &variant_spec, NULL);
-    if (dj_VariantType == NULL || PyModule_AddType(module, dj_VariantType) < 0
-        || PyModule_AddIntConstant(module, "OURS", DJ_OURS) < 0 || PyModule_AddIntConstant(module, "SKIP", DJ_SKIP) < 0
+    dj_VariantType = dj_add_type(module, &variant_spec);
+    if (dj_VariantType == NULL || PyModule_AddIntConstant(module, "OURS", DJ_OURS) < 0
+        || PyModule_AddIntConstant(module, "SKIP", DJ_SKIP) < 0
         || PyModule_AddIntConstant(module, "RUN_ONLY", DJ_RUN_ONLY) < 0) {
         return -1;
     }

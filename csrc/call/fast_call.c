@@ -4,6 +4,7 @@
  * function called with the callback on, so that the hook sees its frame and captures it. Binds to instances like a
  * function, can be weakly referenced, has a __dict__. */
 #include "call/call.h"
+#include "python/heap_type.h"
 #include "python/recursion.h"
 
 #include <structmember.h>
@@ -256,18 +257,6 @@ static int compiled_clear(PyObject *object)
     return 0;
 }
 
-static void compiled_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    if (((CompiledFunction *)object)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
-    compiled_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *compiled_descr_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
     (void)owner;
@@ -382,7 +371,7 @@ static PyMethodDef compiled_methods[] = {
 static PyType_Slot compiled_slots[] = {
     {Py_tp_doc, "CompiledFunction(function, callback, config=None, key=<config or callback>, reduce=None)"},
     {Py_tp_new, compiled_new},
-    {Py_tp_dealloc, compiled_dealloc},
+    {Py_tp_dealloc, dj_dealloc},
     {Py_tp_traverse, compiled_traverse},
     {Py_tp_clear, compiled_clear},
     {Py_tp_call, PyVectorcall_Call},
@@ -424,8 +413,6 @@ static PyMethodDef functions[] = {
 
 int dj_fast_call_init(PyObject *module)
 {
-    CompiledType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &compiled_spec, NULL);
-    return CompiledType != NULL && PyModule_AddFunctions(module, functions) == 0
-             ? PyModule_AddType(module, CompiledType)
-             : -1;
+    CompiledType = dj_add_type(module, &compiled_spec);
+    return CompiledType != NULL ? PyModule_AddFunctions(module, functions) : -1;
 }

@@ -3,6 +3,7 @@
  * In: a call from replacement code. Out: what the compiled graph gives. Backends' wrappers are Python functions of their
  * own, which are not the user's program and are not to be captured. */
 #include "call/call.h"
+#include "python/heap_type.h"
 
 #include <structmember.h>
 
@@ -108,18 +109,6 @@ static int graph_call_clear(PyObject *object)
     return 0;
 }
 
-static void graph_call_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    if (((GraphCall *)object)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
-    graph_call_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *graph_call_repr(PyObject *self)
 {
     return PyUnicode_FromFormat("<dynajit graph call of %R>", ((GraphCall *)self)->function);
@@ -143,7 +132,7 @@ static PyType_Slot graph_call_slots[] = {
     {Py_tp_doc, "GraphCall(fn, name=None, flat=False)\n--\n\nCalls fn so that no frame hook captures what runs in it; "
                 "profiles show the name. `flat`: fn calls hardly any function written in Python."},
     {Py_tp_new, graph_call_new},
-    {Py_tp_dealloc, graph_call_dealloc},
+    {Py_tp_dealloc, dj_dealloc},
     {Py_tp_traverse, graph_call_traverse},
     {Py_tp_clear, graph_call_clear},
     {Py_tp_call, PyVectorcall_Call},
@@ -163,8 +152,5 @@ static PyType_Spec graph_call_spec = {
 
 int dj_graph_call_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &graph_call_spec, NULL);
-    int status = type != NULL ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return status;
+    return dj_add_type(module, &graph_call_spec) != NULL ? 0 : -1;
 }

@@ -5,6 +5,7 @@
  * use. What a step raises gets a place in its traceback as if the graph's own code had run, with that code's file and
  * line. dynajit/backends/tape.py makes the steps. */
 #include "call/call.h"
+#include "python/heap_type.h"
 
 #include <frameobject.h>
 #include <structmember.h>
@@ -275,15 +276,6 @@ static int tape_clear(PyObject *object)
     return 0;
 }
 
-static void tape_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    tape_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *tape_repr(PyObject *object)
 {
     GraphTape *self = (GraphTape *)object;
@@ -306,7 +298,7 @@ static PyType_Slot tape_slots[] = {
                 "of the last operands, slots to drop, line). Kinds: call, method, tuple, list. An operand is a slot, or "
                 "~place of a constant; step i fills slot n_inputs + i, the last one the result."},
     {Py_tp_new, tape_new},
-    {Py_tp_dealloc, tape_dealloc},
+    {Py_tp_dealloc, dj_dealloc},
     {Py_tp_traverse, tape_traverse},
     {Py_tp_clear, tape_clear},
     {Py_tp_call, PyVectorcall_Call},
@@ -324,8 +316,5 @@ static PyType_Spec tape_spec = {
 
 int dj_graph_tape_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &tape_spec, NULL);
-    int status = type != NULL ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return status;
+    return dj_add_type(module, &tape_spec) != NULL ? 0 : -1;
 }

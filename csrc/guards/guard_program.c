@@ -6,6 +6,7 @@
  * is the slot tested. To add an instruction: a name in OPS, a case in guard_run.c, a kind or source in
  * dynajit/guards/. */
 #include "guards/guard_program.h"
+#include "python/heap_type.h"
 
 #include <structmember.h>
 
@@ -425,15 +426,6 @@ static int program_clear(PyObject *object)
     return 0;
 }
 
-static void program_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    program_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 static PyObject *program_check(PyObject *object, PyObject *locals)
 {
     GuardProgram *self = (GuardProgram *)object;
@@ -474,7 +466,7 @@ static PyType_Slot program_slots[] = {
      "instructions: list of (name, guard_index, a, b, payload); see csrc/guards/guard_program.c. globals: where GLOBAL looks. "
      "inputs: slots that a variant is handed as a tuple, after the locals."},
     {Py_tp_new, program_new},
-    {Py_tp_dealloc, program_dealloc},
+    {Py_tp_dealloc, dj_dealloc},
     {Py_tp_traverse, program_traverse},
     {Py_tp_clear, program_clear},
     {Py_tp_methods, program_methods},
@@ -495,8 +487,8 @@ int dj_guard_program_init(PyObject *module)
     if (dj_guard_leaves_init() < 0) {
         return -1;
     }
-    dj_GuardProgramType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &program_spec, NULL);
-    if (dj_GuardProgramType == NULL || PyModule_AddType(module, dj_GuardProgramType) < 0) {
+    dj_GuardProgramType = dj_add_type(module, &program_spec);
+    if (dj_GuardProgramType == NULL) {
         return -1;
     }
     PyObject *ops = PyList_New(0);

@@ -4,6 +4,7 @@
  * One more kind of step: a struct in plan_executor.h, a case in `add_step`, an operator() of the executor. */
 #include "plan/memory_pool.h"
 #include "plan/plan_executor.h"
+#include "python/heap_type.h"
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
@@ -437,18 +438,6 @@ int executor_clear(PyObject *object)
     return 0;
 }
 
-void executor_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    if (reinterpret_cast<ExecutorObject *>(object)->weakrefs != nullptr) {
-        PyObject_ClearWeakRefs(object);
-    }
-    executor_clear(object);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
 PyMemberDef executor_members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(ExecutorObject, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ExecutorObject, weakrefs), READONLY, nullptr},
@@ -467,7 +456,7 @@ PyType_Slot executor_slots[] = {
                                    "Runs a call plan without Python between its steps. ends: for each slot how many of "
                                    "the steps there are up to the last that makes or reads its memory.")},
     {Py_tp_new, reinterpret_cast<void *>(executor_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(executor_dealloc)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(dj_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(executor_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(executor_clear)},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
@@ -505,6 +494,6 @@ NativePlan *native_plan(PyObject *object)
 extern "C" int dj_plan_executor_init(PyObject *module)
 {
     using namespace dynajit;
-    executor_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &executor_spec, nullptr));
-    return executor_type != nullptr ? PyModule_AddType(module, executor_type) : -1;
+    executor_type = dj_add_type(module, &executor_spec);
+    return executor_type != nullptr ? 0 : -1;
 }

@@ -1,5 +1,5 @@
 /* What dynajit needs to know of one CPython release. compat_3NN.c implements it, with what several releases have in
- * common in compat_since_3NN.c and compat_shared.h; nothing else looks into a frame.
+ * common in compat_since_3NN.c, compat_frame.h and compat_shared.h; nothing else looks into a frame.
  *
  * Support for one more release is one more compat_3NN.c, guarded as a whole by its version, an entry in setup.py and the
  * bound below. */

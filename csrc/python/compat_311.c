@@ -10,6 +10,8 @@
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
 
+#define DJ_CALLER_CLEARS_FRAMES
+#include "python/compat_frame.h"
 #include "python/compat_shared.h"
 
 int dj_compat_init(void)
@@ -17,77 +19,40 @@ int dj_compat_init(void)
     return 0;
 }
 
-bool dj_frame_is_fresh_call(Frame *frame)
-{
-    const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
-    const int generators = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
-    return frame->owner == FRAME_OWNED_BY_THREAD && frame->f_locals == NULL
-        && (frame->f_code->co_flags & (wanted | generators)) == wanted
-        && frame->prev_instr == _PyCode_CODE(frame->f_code) - 1;
-}
-
-PyCodeObject *dj_frame_code(Frame *frame)
+static PyCodeObject *code_of(const Frame *frame)
 {
     return frame->f_code;
 }
 
-PyFunctionObject *dj_frame_function(Frame *frame)
+static void set_code(Frame *frame, PyCodeObject *code)
+{
+    Py_SETREF(frame->f_code, (PyCodeObject *)Py_NewRef((PyObject *)code));
+}
+
+static PyFunctionObject *function_of(const Frame *frame)
 {
     return frame->f_func;
 }
 
-PyObject *dj_frame_globals(Frame *frame)
+static void set_function(Frame *frame, PyFunctionObject *function)
 {
-    return frame->f_globals;
+    Py_SETREF(frame->f_func, (PyFunctionObject *)Py_NewRef((PyObject *)function));
 }
 
-PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n)
+static int frame_size(const PyCodeObject *code)
 {
-    (void)room;
-    (void)n;
-    return frame->localsplus;
+    return FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
 }
 
-/* The frame is the last one on the thread's data stack, so making room is moving the stack's top. */
-static bool resize_top_frame(PyThreadState *tstate, Frame *frame, Py_ssize_t old_slots, Py_ssize_t new_slots)
+static bool is_at_start(const Frame *frame, PyCodeObject *code)
 {
-    PyObject **base = (PyObject **)frame + FRAME_SPECIALS_SIZE;
-    if (tstate->datastack_top != base + old_slots) {
-        return false;
-    }
-    if (new_slots >= tstate->datastack_limit - base) {
-        return false;
-    }
-    tstate->datastack_top = base + new_slots;
-    return true;
+    return frame->prev_instr == _PyCode_CODE(code) - 1;
 }
 
-bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
-                     PyObject *const *cells, Py_ssize_t n_cells)
+static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
 {
-    PyCodeObject *old_code = frame->f_code;
-    PyCodeObject *new_code = (PyCodeObject *)function->func_code;
-    if (!resize_top_frame(tstate, frame, old_code->co_nlocalsplus + old_code->co_stacksize,
-                          new_code->co_nlocalsplus + new_code->co_stacksize)) {
-        return false;
-    }
-    Py_ssize_t n = n_params;
-    for (Py_ssize_t i = 0; i < n_cells; i++) {
-        frame->localsplus[n++] = Py_NewRef(cells[i]);
-    }
-    for (; n < new_code->co_nlocalsplus; n++) {
-        frame->localsplus[n] = NULL;
-    }
-    PyFunctionObject *old_function = frame->f_func;
-    frame->f_func = (PyFunctionObject *)Py_NewRef((PyObject *)function);
-    frame->f_code = (PyCodeObject *)Py_NewRef((PyObject *)new_code);
-    frame->f_globals = function->func_globals;
-    frame->f_builtins = function->func_builtins;
-    frame->prev_instr = _PyCode_CODE(new_code) - 1;
-    frame->stacktop = new_code->co_nlocalsplus;
-    Py_DECREF(old_code);
-    Py_DECREF(old_function);
-    return true;
+    frame->prev_instr = _PyCode_CODE(code) - 1;
+    frame->stacktop = slots;
 }
 
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)

@@ -15,98 +15,42 @@
 #include <internal/pycore_code.h>
 #pragma GCC diagnostic pop
 
-bool dj_frame_is_fresh_call(Frame *frame)
+#include "python/compat_frame.h"
+
+static PyCodeObject *code_of(const Frame *frame)
 {
-    const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
-    const int generators = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
-    if (frame->owner != FRAME_OWNED_BY_THREAD || frame->f_locals != NULL || !PyFunction_Check(frame->f_funcobj)) {
-        return false;
-    }
-    PyCodeObject *code = _PyFrame_GetCode(frame);
-    return (code->co_flags & (wanted | generators)) == wanted && frame->instr_ptr == _PyCode_CODE(code);
+    return _PyFrame_GetCode((Frame *)frame);
 }
 
-PyCodeObject *dj_frame_code(Frame *frame)
+static void set_code(Frame *frame, PyCodeObject *code)
 {
-    return _PyFrame_GetCode(frame);
+    Py_SETREF(frame->f_executable, Py_NewRef((PyObject *)code));
 }
 
-PyFunctionObject *dj_frame_function(Frame *frame)
+static PyFunctionObject *function_of(const Frame *frame)
 {
     return (PyFunctionObject *)frame->f_funcobj;
 }
 
-PyObject *dj_frame_globals(Frame *frame)
+static void set_function(Frame *frame, PyFunctionObject *function)
 {
-    return frame->f_globals;
+    Py_SETREF(frame->f_funcobj, Py_NewRef((PyObject *)function));
 }
 
-PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n)
+static int frame_size(const PyCodeObject *code)
 {
-    (void)room;
-    (void)n;
-    return frame->localsplus;
+    return code->co_framesize;
 }
 
-/* The frame is the last one on the thread's data stack, so making room is moving the stack's top. */
-static bool resize_top_frame(PyThreadState *tstate, Frame *frame, int old_size, int new_size)
+static bool is_at_start(const Frame *frame, PyCodeObject *code)
 {
-    PyObject **base = (PyObject **)frame;
-    if (tstate->datastack_top != base + old_size || new_size >= tstate->datastack_limit - base) {
-        return false;
-    }
-    tstate->datastack_top = base + new_size;
-    return true;
+    return frame->instr_ptr == _PyCode_CODE(code);
 }
 
-bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
-                     PyObject *const *cells, Py_ssize_t n_cells)
+static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
 {
-    PyCodeObject *old_code = _PyFrame_GetCode(frame);
-    PyCodeObject *new_code = (PyCodeObject *)function->func_code;
-    if (!resize_top_frame(tstate, frame, old_code->co_framesize, new_code->co_framesize)) {
-        return false;
-    }
-    Py_ssize_t n = n_params;
-    for (Py_ssize_t i = 0; i < n_cells; i++) {
-        frame->localsplus[n++] = Py_NewRef(cells[i]);
-    }
-    for (; n < new_code->co_nlocalsplus; n++) {
-        frame->localsplus[n] = NULL;
-    }
-    PyObject *old_function = frame->f_funcobj;
-    frame->f_funcobj = Py_NewRef((PyObject *)function);
-    frame->f_executable = Py_NewRef((PyObject *)new_code);
-    frame->f_globals = function->func_globals;
-    frame->f_builtins = function->func_builtins;
-    frame->instr_ptr = _PyCode_CODE(new_code);
-    frame->stacktop = new_code->co_nlocalsplus;
-    Py_DECREF(old_code);
-    Py_DECREF(old_function);
-    return true;
-}
-
-/* The evaluator clears a frame with functions that 3.13 does not export. So it is given a frame that has nothing left
- * to do but to return what is on its stack. */
-PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
-{
-    PyObject *error = result == NULL ? PyErr_GetRaisedException() : NULL;
-    PyCodeObject *old_code = _PyFrame_GetCode(frame);
-    for (int i = 0; i < old_code->co_nlocalsplus; i++) {
-        Py_CLEAR(frame->localsplus[i]);
-    }
-    frame->f_executable = Py_NewRef((PyObject *)dj_return_stub);
-    frame->instr_ptr = _PyCode_CODE(dj_return_stub);
-    frame->localsplus[0] = result != NULL ? result : Py_NewRef(Py_None);
-    frame->stacktop = 1;
-    Py_DECREF(old_code);
-    result = _PyEval_EvalFrameDefault(tstate, frame, 0);
-    if (error != NULL) {
-        /* returned first and raised after, so that no one sees the stub unwind */
-        Py_CLEAR(result);
-        PyErr_SetRaisedException(error);
-    }
-    return result;
+    frame->instr_ptr = _PyCode_CODE(code);
+    frame->stacktop = slots;
 }
 
 bool dj_few_c_calls_left(const PyThreadState *tstate)
