@@ -104,9 +104,6 @@ class DequeVal(SequenceVal):
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         raise tx.raised(TypeError, "sequence index must be integer, not 'slice'")
 
-    def hash_key(self, tx: Tracer) -> object:
-        raise tx.raised(TypeError, "unhashable type: 'collections.deque'")
-
     def rebuild(self, out: Any) -> None:
         """Made empty and filled afterwards, since it may contain itself."""
         out.call_on(collections.deque, (), self.limit)
@@ -238,11 +235,6 @@ def _grow(left: bool, many: bool, tx: Tracer, self: DequeVal, given: Value, /) -
         self.grow(tx, item, left)
 
 
-def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
-    DEQUE_METHODS["extend"](tx, self, other)
-    return self
-
-
 DEQUE_METHODS: dict[str, Callable[..., Any]] = {
     **{
         f"{name}{'left' * left}": functools.partial(_grow, left, name == "extend")
@@ -253,5 +245,4 @@ DEQUE_METHODS: dict[str, Callable[..., Any]] = {
     **{name: real_method(name, changes=True) for name in ("clear", "pop", "popleft", "insert", "reverse", "rotate")},
     **{name: real_method(name, compares=True) for name in ("count", "index", "__contains__")},
     "remove": real_method("remove", changes=True, compares=True),
-    "__iadd__": iadd,
 }

@@ -327,9 +327,6 @@ class DictVal(Value):
             for key, value in ours
         )
 
-    def hash_key(self, tx: Tracer) -> object:
-        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'dict'")
-
     # -- generated code
 
     def children(self) -> Sequence[Value]:

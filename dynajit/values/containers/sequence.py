@@ -500,9 +500,6 @@ class ListVal(SequenceVal):
             del new[self._index(tx, key, "assignment index")]
         self.replace(tx, new)
 
-    def hash_key(self, tx: Tracer) -> object:
-        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'list'")
-
     def rebuild(self, out: Any) -> None:
         out.push_list(self.items)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from dynajit.guards.source import Source
-from dynajit.report import breaks
 from dynajit.values.containers.iterators import PositionIterator, ended_iterator, iterator_at
 from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
@@ -38,7 +37,7 @@ from dynajit.values.containers.standin import call_real
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.registry import Model, entering
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
@@ -240,9 +239,7 @@ class SetVal(SetLike):
         return made.placed(tx)
 
     def hash_key(self, tx: Tracer) -> object:
-        if self.kind is set:
-            raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
-        return frozenset(self.entries)
+        return frozenset(self.entries) if self.kind is frozenset else super().hash_key(tx)
 
     def children(self) -> Sequence[Value]:
         return list(self.entries.values())

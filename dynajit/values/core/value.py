@@ -343,6 +343,8 @@ class Value:
     def hash_key(self, tx: Tracer) -> object:
         """A hashable Python object that is equal exactly for keys that are equal in the program (`identity.object_key`
         for what is equal to itself alone)."""
+        if self.py_type().__hash__ is None:
+            raise GraphBreak(breaks.RAISES, f"TypeError: unhashable type: '{self.py_type().__name__}'")
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{self.describe()} as a dictionary key or set item")
 
     def children(self) -> Sequence[Value]:

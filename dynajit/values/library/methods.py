@@ -33,7 +33,6 @@ from dynajit.values.scalars.constant import ConstVal, is_none
 
 # what changes an object bit by bit: where that raises, the real one has changed so far
 _BIT_BY_BIT = (
-    "__iadd__",
     "update",
     "extendleft",
     "difference_update",
@@ -176,15 +175,16 @@ def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> None:
         target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
 
 
-@builtin(dict.__ior__)
-def dict_ior(tx: Tracer, self: Value, other: Value) -> Value:
-    tx.call_builtin(dict.update, [self, other], {})
-    return self
+_IN_PLACE: dict[Any, Any] = {
+    dict.__ior__: dict.update,
+    list.__iadd__: list.extend,
+    collections.deque.__iadd__: collections.deque.extend,
+}
 
 
-@builtin(list.__iadd__)
-def list_iadd(tx: Tracer, self: Value, other: Value) -> Value:
-    tx.call_builtin(list.extend, [self, other], {})
+@models_of(*_IN_PLACE)
+def in_place(operator: Any, tx: Tracer, self: Value, other: Value) -> Value:
+    tx.call_builtin(_IN_PLACE[operator], [self, other], {})
     return self
 
 
