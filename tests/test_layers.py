@@ -299,7 +299,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 3554,
     "dynajit/schedule": 1585,
     "dynajit/values": 6,
-    "dynajit/values/containers": 3274,
+    "dynajit/values/containers": 3282,
     "dynajit/values/core": 953,
     "dynajit/values/effects": 1693,
     "dynajit/values/library": 3800,

@@ -488,7 +488,13 @@ class DictViewVal(SetLike):
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.what == "keys":
             return self.mapping.contains(tx, item)
-        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
+        if self.what == "values":
+            return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
+        if not issubclass(item.py_type(), tuple):
+            return False
+        pair = tx.unpack(getattr(item, "payload", None) or item)
+        found = self.mapping.lookup(tx, pair[0]) if len(pair) == 2 else None
+        return found is not None and (identical(tx, found, pair[1]) or tx.equal(found, pair[1]))
 
     @property
     def compares(self) -> bool:  # type: ignore[override]

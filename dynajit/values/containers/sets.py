@@ -35,7 +35,6 @@ from dynajit.values.containers.set_history import (
 )
 from dynajit.values.containers.standin import call_real
 from dynajit.values.core.effect import Pushed
-from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -88,8 +87,11 @@ class SetLike(Value):
         return ConstVal(self._members_hold(tx, symbol, right))
 
     def _members_hold(self, tx: Tracer, symbol: str, other: SetLike) -> bool:
-        ours, theirs = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (self, other))
-        return bool(COMPARE[symbol][0](ours, theirs))
+        are_sets = [side.py_type() in (set, frozenset) for side in (self, other)]
+        view_answers = symbol == "==" and are_sets == [True, False]
+        inner, outer = (other, self) if symbol in (">", ">=") or view_answers else (self, other)
+        fits = tx.holds(self.length(tx), symbol, other.length(tx))
+        return fits and all(outer.contains(tx, each) for each in tx.unpack_set(inner))
 
 
 def _set_like(tx: Tracer, value: Value) -> SetLike | None:

@@ -32,3 +32,46 @@ def test_between_all_kinds(operator: str, made_inside: bool) -> None:
             program = namespace["program"]
             compiled = dynajit.compile(program, backend="eager")
             assert outcome(compiled) == outcome(program), (left, operator, right)
+
+
+class Alike:
+    """Equal to all, with a hash of its own."""
+
+    def __init__(self, hashed: int) -> None:
+        self.hashed = hashed
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Itemless(tuple):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+# A key is looked up by its hash, its value is compared and needs none; what is no pair is never among items.
+MEMBERS = {
+    "no tuple": lambda: Alike(1) in {"a": 1}.items(),
+    "another hash": lambda: (Alike(1), 5) in {Alike(2): 5}.items(),
+    "the same hash": lambda: (Alike(1), 5) in {Alike(1): 5}.items(),
+    "an equal value": lambda: ("a", Alike(1)) in {"a": 2}.items(),
+    "three": lambda: ("a", 1, 2) in {"a": 1}.items(),
+    "a subclass": lambda: (Itemless(("a", 1)) in {"a": 1}.items(), Itemless(("a", 2)) in {"a": 1}.items()),
+    "no key": lambda: ([], 1) in {"a": 1}.items(),
+    "equal views": lambda: {"a": Alike(1)}.items() == {"a": Alike(2)}.items(),
+    "smaller": lambda: ({"a": [1]}.items() < {"a": [1], "b": 2}.items(), {"a"} >= {"a": 1}.keys()),
+    "a value without a hash": lambda: {"a": [1]}.items() == {("a", 1)},
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_what_is_among_items(name: str) -> None:
+    ask = MEMBERS[name]
+
+    def program(x: torch.Tensor, d: Any) -> Any:
+        return x + 1, ask()
+
+    assert outcome(dynajit.compile(program, backend="eager")) == outcome(program)
