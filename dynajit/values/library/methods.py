@@ -50,7 +50,10 @@ def _on_payload(model: Model, bit_by_bit: bool) -> Model:
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
         with left_to_real_call(BaseException if bit_by_bit else TypeError):
-            return model(tx, target, *args, **kwargs)
+            found = model(tx, target, *args, **kwargs)
+        if found is target is not self and target.py_type() is frozenset:  # of a subclass's instance
+            found = SetVal.of_items(tx, target, frozenset)
+        return found
 
     return wrapped
 

@@ -75,3 +75,17 @@ def test_what_is_among_items(name: str) -> None:
         return x + 1, ask()
 
     assert outcome(dynajit.compile(program, backend="eager")) == outcome(program)
+
+
+class Frozen(frozenset[Any]):
+    pass
+
+
+@pytest.mark.parametrize("members", [(), ("a",), ("a", "b", 3)])
+def test_a_copy_of_a_subclass_is_another_object(members: tuple[Any, ...]) -> None:
+    def program(x: torch.Tensor, given: Frozen) -> Any:
+        copied, own = given.copy(), Frozen(members)
+        return x + 1, (copied, id(copied) == id(given), own.copy(), [*copied], [*own.copy()])
+
+    plain, compiled = (fn(torch.ones(2), Frozen(members))[1] for fn in (program, dynajit.compile(program)))
+    assert repr(plain) == repr(compiled)
