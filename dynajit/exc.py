@@ -7,10 +7,20 @@ attributes hold the parts. The docstring of a class is its page in the user guid
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class DynajitError(RuntimeError):
-    """Base of dynajit's errors: what the compiler, not the program, got wrong."""
+    """Base of dynajit's errors: what the compiler, not the program, got wrong. They can be copied and pickled."""
+
+    def __reduce__(self) -> Any:
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: "type[DynajitError]", args: tuple[Any, ...]) -> "DynajitError":
+    made = kind.__new__(kind)
+    made.args = args
+    return made
 
 
 class Unsupported(DynajitError):

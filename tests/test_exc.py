@@ -1,6 +1,31 @@
 """Errors say what happened, where, why and what to do, and carry the parts."""
 
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+
 from dynajit import exc
+
+ERRORS = [
+    exc.Unsupported("print() was called", kind="builtin-call", user_line="line 3", hint="remove it"),
+    exc.RecompileForbidden("f", "L['n'] == 3"),
+    exc.RecompileLimitExceeded("f (m.py:1)", 8, ["L['n'] == 3"], user_line="line 3"),
+    exc.ConstraintViolation("x.shape[0] varies", hint="mark it"),
+    exc.BackendCompilerFailed("mine", KeyError("k"), "graph():", "line 3"),
+    exc.AccuracyError("graph 1", "output 0", "3"),
+    exc.ConfigError.unknown("backend", "x", ["b", "a"]),
+    exc.ExportError("not one graph"),
+]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_can_be_copied_and_sent_elsewhere(error: Exception, again: Callable[[Exception], Exception]) -> None:
+    made = again(error)
+    assert type(made) is type(error) and str(made) == str(error)
+    assert repr(vars(made)) == repr(vars(error))
 
 
 def test_unsupported() -> None:

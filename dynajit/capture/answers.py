@@ -19,7 +19,7 @@ from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
 from dynajit.values.tensors.point_to_point import left_unwaited
 
-_RAISING = (breaks.RAISES, breaks.OP_RAISES)
+RAISING = (breaks.RAISES, breaks.OP_RAISES)
 
 
 class Retrace(Exception):
@@ -58,7 +58,7 @@ class Answers:
             if stop.kind is breaks.RAISES:
                 return
             self.compiling, self._broken_at = True, place
-        elif stop.kind in _RAISING or place == self._broken_at:
+        elif stop.kind in RAISING or place == self._broken_at:
             self.compiling, self._final = False, True
         else:
             return

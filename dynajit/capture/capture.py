@@ -25,6 +25,7 @@ from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, wait_inside
+from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.capture.variants import (
@@ -57,7 +58,6 @@ from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
 from dynajit.kept.variant import Made
 from dynajit.report import breaks, debug, logs, progress, ranks, records, runnable, times
-from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
 from dynajit.report.places import is_own, trace_locations, user_place
@@ -70,7 +70,6 @@ from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.effects.torch_warnings import filters_kept
 from dynajit.values.scalars.symbolic import is_data_dependent
 from dynajit.values.tensors import overrides
-from dynajit.values.tensors.break_errors import are_errors
 from dynajit.values.tensors.tensor_data import needs_old_data
 from dynajit.verify import VerifiedGraph
 
@@ -400,14 +399,20 @@ class FrameCapture:
         chain = tx.broken_frames or [frame]
         stack = [entry.location() for entry in chain]
         users = [location for location in stack if not is_own(location.filename)] or stack
-        if self.session.choices.fullgraph or are_errors():
-            raise _unsupported(stop.kind, stop, users, self.session.choices.fullgraph)
+        refusal = refusal_of(stop, users, self.session.choices.fullgraph)
+        if refusal is not None and not raises(stop, chain):
+            raise refusal
         if stop.kind is breaks.RESIZED_LEAF:
             # autograd's node of it keeps the size that it was made with, for as long as any variable leads there
             self.record.skipped = str(stop)
             self._record_break(stop, users, None, True)
             return None
+        looked_at = [*tx.guards] if refusal is not None else ()
         emission = self._first_possible(tx, frame, chain, stop, users, stack)
+        if emission is None and refusal is not None and not (self.record.skipped or "").startswith(NOTHING):
+            raise refusal
+        for guard in looked_at:  # what the line was found to raise for
+            tx.guards.add(guard)
         if emission is None and self.record.skipped is None:
             self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
             if self._worth_breaking(tx):
@@ -424,13 +429,16 @@ class FrameCapture:
         stack: list[FrameLoc],
     ) -> Emission | None:
         """The code for the best plan that can be carried out."""
-        plans = _places_to_break(tx, chain)
+        fullgraph = self.session.choices.fullgraph
+        refusal = refusal_of(stop, users, fullgraph)
+        ends = refusal is not None or always_raises(stop, chain)
+        plans = _places_to_break(tx, chain, ends)
         while (found := next(plans, None)) is not None:
             found.restore(tx)
             if not tx.can_stop_here():
                 continue
             emission = Emission(tx, frame, self.session)
-            emission.breaking(found)
+            emission.breaking(found, refusing(refusal))
             # an entry only calls what the user named: that runs as it is, and frames that it reaches are captured
             only_calls = is_own(self.code.co_filename) and len(found.frames) == 1 and found.cut is None
             if (only_calls and tx.graph.op_count == 0) or not self._worth_breaking(tx):
@@ -453,7 +461,11 @@ class FrameCapture:
                 if other is not None:
                     stack = [entry.location() for entry in raised.frames]
                     users = [location for location in stack if not is_own(location.filename)] or stack
-                plans = _places_to_break(tx, raised.frames)
+                    refusal = refusal_of(other, users, fullgraph)
+                    if refusal is not None:
+                        raise refusal
+                ends = refusal is not None or always_raises(stop, raised.frames)
+                plans = _places_to_break(tx, raised.frames, ends)
         return None
 
     def _worth_breaking(self, tx: Interpreter) -> bool:
@@ -687,10 +699,10 @@ class FrameCapture:
             logs.emit("perf", times.one_compile(self.record, logs.verbose("perf")))
 
 
-def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[ResumePlan]:
+def _places_to_break(tx: Interpreter, chain: list[SymFrame], raises: bool) -> Iterator[ResumePlan]:
     """Plans for the break, the nearest first; the last resort is where a context was entered that must not be open."""
     opened = tx.opened_at
-    yield from plan_breaks(chain)
+    yield from plan_breaks(chain, raises)
     if opened is not None:
         for state in opened.states:
             state.restore()
@@ -779,9 +791,3 @@ def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
     ends = (nodes[0], nodes[-1]) if nodes else ()
     traces = [trace_locations(node.meta.get("stack_trace") or "") for node in ends]
     return list(dict.fromkeys(trace[-1] for trace in traces if trace))
-
-
-def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc], fullgraph: bool = True) -> Unsupported:
-    text = "\n".join(location.render() for location in stack)
-    under = "fullgraph=True" if fullgraph else "error_on_graph_break(True)"
-    return Unsupported(str(stop), kind=kind.id, user_line=text, hint=kind.hint, under=under)

@@ -66,3 +66,10 @@ def _clause_fits(frame: SymFrame, at: int) -> bool:
             return True
         at = following
     return False
+
+
+def nobody_catches(frames: Sequence[SymFrame]) -> bool:
+    """An exception that leaves the innermost frame is sure to leave the outermost one."""
+    return all(frame.current.handler is None for frame in frames) and all(
+        frame.direct is not None and not frame.is_generator for frame in frames[1:]
+    )

@@ -34,7 +34,7 @@ from dynajit.guards.source import (
 )
 from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
-from dynajit.interp.catching import catches
+from dynajit.interp.catching import catches, nobody_catches
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
@@ -175,7 +175,7 @@ class Interpreter(Calls):
                 result = handlers[instr.op](self, frame, instr)
             except Raised as error:
                 self._remember_raise(frame, error.value)
-                if instr.handler is None and self._nobody_catches():
+                if instr.handler is None and nobody_catches(self.frames):
                     raise GraphBreak(breaks.RAISES, error.value.describe()) from None
                 self.enter_handler(frame, instr, error)
                 continue
@@ -209,12 +209,6 @@ class Interpreter(Calls):
         if grows and error.raised_at is None and frame.checkpoint is not None:
             states = [outer.state() for outer in self.frames]
             self.journal.set_attr(error, "raised_at", Snapshot(states, frame.checkpoint))
-
-    def _nobody_catches(self) -> bool:
-        """An exception that leaves the innermost frame is sure to leave the outermost one."""
-        return all(frame.current.handler is None for frame in self.frames) and all(
-            frame.direct is not None and not frame.is_generator for frame in self.frames[1:]
-        )
 
     def enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
         """Go to the instruction's exception handler, or let the exception out of the frame."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from dynajit.bytecode import Instr
 from dynajit.bytecode.return_action import CALLED, ENTERED
+from dynajit.interp.catching import nobody_catches
 from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
@@ -193,7 +194,8 @@ def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
     cause = frame.pop() if instr.arg == 2 else None
     error = _exception_instance(tx, frame.pop())
     if cause is not None:
-        error.setattr(tx, "__cause__", cause if is_none(cause) else _exception_instance(tx, cause))
+        known = is_none(cause) or issubclass(cause.py_type(), BaseException)
+        error.setattr(tx, "__cause__", cause if known else _exception_instance(tx, cause))
     tx.journal.set_attr(error, "traceback", None)  # this frame is added to whatever it was
     raise Raised(error)
 
@@ -202,7 +204,9 @@ def _exception_instance(tx: Any, value: Value) -> ExceptionVal:
     if isinstance(value, ClassVal) and issubclass(value.obj, BaseException):
         value = tx.call(value, [], {})
     if not isinstance(value, ExceptionVal):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"raising {value.describe()}")
+        leaves = issubclass(value.py_type(), BaseException) and nobody_catches(tx.frames)
+        kind, text = (breaks.RAISES, "") if leaves else (breaks.UNSUPPORTED_VALUE, "raising ")
+        raise GraphBreak(kind, text + value.describe())
     return value
 
 

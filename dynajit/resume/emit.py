@@ -109,6 +109,8 @@ class Emission:
         # variables that the code has let go of
         self.gone: set[str] = set()
         self.plan: ResumePlan | None = None
+        # raises, where going on behind the instruction is no way out
+        self.refuse: Callable[[], Any] | None = None
         self.handed: list[Source] = []
         # states that the calls around the graph's change, and the variables that they are kept in
         self.saved: list[tuple[State, str]] = []
@@ -121,13 +123,15 @@ class Emission:
         """The frame returns this value."""
         self.results = [value]
 
-    def breaking(self, plan: ResumePlan) -> None:
-        """The frame breaks at the current instruction of the plan's innermost frame."""
-        self.plan = plan
+    def breaking(self, plan: ResumePlan, refuse: Callable[[], Any] | None = None) -> None:
+        """The frame breaks at the current instruction of the plan's innermost frame, which raises; if it does not,
+        `refuse` is called, if it is given, and does."""
+        self.plan, self.refuse = plan, refuse
         inner = plan.frames[-1]
         outer = [
             resume_after(frame, calls=callee.direct)
             for frame, callee in zip(plan.frames, plan.frames[1:], strict=False)
+            if not plan.ends
         ]
         if plan.cut is not None:
             cut, stack = plan.cut, plan.back.checkpoint.stack
@@ -139,9 +143,9 @@ class Emission:
             self.operands = operands(inner)
             if inner.current.op in _ON_CELL:
                 self.cell = inner.cells[inner.current.arg]
-            if inner.current.op not in TERMINATORS:
+            if refuse is None and inner.current.op not in TERMINATORS:
                 self.resumes = [[*outer, resume_after(inner)]]
-            if inner.current.op in _JUMPS:
+            if refuse is None and inner.current.op in _JUMPS:
                 self.resumes.append([*outer, resume_after(inner, True)])
             if inner.current.handler is not None:
                 self.caught = [*outer, resume_handler(inner, inner.current.handler)]
@@ -418,6 +422,9 @@ class Emission:
             self._continue(self.resumes[1])
         elif self.resumes:
             self._continue(self.resumes[0])
+        elif self.refuse is not None and instr.op not in TERMINATORS:
+            self._call(self.refuse, [])
+            self.emit.return_value()
         if self.caught:
             self.emit.set_handler(None)
             self.emit.mark(caught)
@@ -532,7 +539,8 @@ class Emission:
         pushes = [partial(self.out.push, value) for value in self.operands if value is not NULL]
         self._call(function, [*pushes, self._let_go], len(pushes))
         if not self.resumes:
-            self.emit.return_value()  # not reached: the instruction raises
+            if self.refuse is None or plan.frames[-1].current.op in TERMINATORS:
+                self.emit.return_value()  # not reached: the instruction raises
             return
         count = self.resumes[0][-1].pushes.count("value")
         if len(self.resumes) == 1 and count == 0:

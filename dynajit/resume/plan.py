@@ -27,7 +27,7 @@ from dynajit.bytecode import (
 from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.continuation import ways_on
 from dynajit.bytecode.return_action import ReturnAction
-from dynajit.interp.frame import Snapshot, SymFrame
+from dynajit.interp.frame import Checkpoint, Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.values.core.value import NULL, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -96,21 +96,27 @@ class Resume(NamedTuple):
 
 class ResumePlan(NamedTuple):
     """A break in `frames[-1]`: at its current instruction, or (`cut`) where a loop is entered that runs as a whole.
-    `lifted` if that is not where tracing stopped; `back` is where to roll back to."""
+    `lifted` if that is not where tracing stopped; `back` is where to roll back to. `ends`: the instruction raises what
+    nobody catches, and nothing goes on."""
 
     frames: list[SymFrame]
     lifted: bool
     back: Snapshot
     cut: Outline | None = None
+    ends: bool = False
 
     def restore(self, tx: Interpreter) -> None:
         """Be back where the break is."""
         self.back.restore(tx)
 
 
-def plan_breaks(frames: list[SymFrame]) -> Iterator[ResumePlan]:
+def plan_breaks(frames: list[SymFrame], raises: bool = False) -> Iterator[ResumePlan]:
     """Where the break can be: at the outermost loop that is being run, else in the innermost frame that can be gone on
-    with, then in those outside of it."""
+    with, then in those outside of it. With `raises`, where the instruction stands, whatever is around it, if nobody
+    catches what it raises."""
+    sound = all(frame.code.refusal is None and frame.current.handler is None for frame in frames)
+    if raises and sound and (before := _before(frames, len(frames))) is not None:
+        yield ResumePlan(frames, False, Snapshot([], before), ends=True)
     resumable = 0
     for depth, frame in enumerate(frames):
         if depth > 0 and len(frames[0].given.names) > _MAX_PARAMETERS:
@@ -123,16 +129,22 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[ResumePlan]:
             break
         resumable = depth + 1
     while resumable:
-        frame = frames[resumable - 1]
-        instr = frame.current
-        rerunnable = (
-            instr.op not in _NEVER_RERUN
-            and instr.index not in super_sites(frame.code)
-            and not (resumable > 1 and instr.op in _FRAME_BOUND)
-        )
-        if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            yield ResumePlan(frames[:resumable], resumable < len(frames), Snapshot([], frame.checkpoint))
+        before = _before(frames, resumable)
+        if before is not None:
+            yield ResumePlan(frames[:resumable], resumable < len(frames), Snapshot([], before))
         resumable -= 1
+
+
+def _before(frames: list[SymFrame], depth: int) -> Checkpoint | None:
+    """The state before the instruction at hand of the innermost of the first `depth` frames, if it can run in other
+    code."""
+    frame = frames[depth - 1]
+    instr, before = frame.current, frame.checkpoint
+    if instr.op in _NEVER_RERUN or instr.index in super_sites(frame.code):
+        return None
+    if (depth > 1 and instr.op in _FRAME_BOUND) or before is None or before.instr is not instr:
+        return None
+    return before
 
 
 def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[ResumePlan]:
