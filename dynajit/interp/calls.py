@@ -150,7 +150,7 @@ class Calls(Tracer):
         printed = policy.recursive_text(real)
         if printed is not None:
             return functools.partial(self._inline_text, printed, args, kwargs)
-        if policy.treatment_of(policy.module_of(real))[0] == "compute" and _plain_data([*args, *kwargs.values()]):
+        if self._is_computed(policy.module_of(real), args, kwargs):
             return functools.partial(self.compute, real, args, kwargs)
         if is_replayed(real, args):
             return functools.partial(replay, self, function, args, kwargs, real.__name__)
@@ -231,9 +231,7 @@ class Calls(Tracer):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)
             return self._cached(fn, args, kwargs)
-        if policy.treatment_of(str(getattr(fn, "__module__", None) or ""))[0] == "compute" and _plain_data(
-            [*args, *kwargs.values()]
-        ):
+        if self._is_computed(str(getattr(fn, "__module__", None) or ""), args, kwargs):
             return self.compute(fn, args, kwargs)
         if is_pure(fn):
             if isinstance(fn, _DESCRIPTORS) and args and isinstance(payload_of(args[0]), ConstVal):
@@ -299,7 +297,11 @@ class Calls(Tracer):
             self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
         if hasattr(type(result), "__next__"):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)}, which gives an iterator")
-        return self.from_real(result)
+        made = self.from_real(result)
+        if isinstance(result, re.Match):
+            texts = [value for value in (*args, *(kwargs or {}).values()) if _is_text(value)]
+            made.subject = next((text for text in texts[::-1] if text.real() == result.string), None)  # type: ignore[attr-defined]
+        return made
 
     def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """As `fold`; the result must be plain data too, for it becomes a constant of the trace."""
@@ -316,7 +318,18 @@ class Calls(Tracer):
         result = self._run_for_real(fn, args, kwargs)
         return self.wrap(result, ConstSource(result, f"{fn.__qualname__}()"))
 
+    def _is_computed(self, module: str, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether a function of the module is run while tracing, with these arguments."""
+        if policy.treatment_of(module)[0] != "compute":
+            return False
+        values = [*args, *kwargs.values()]
+        for value in values:
+            value.look_into(self)
+        return _plain_data([value for value in values if not (module == "re" and _is_text(value))])
+
     def _run_for_real(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Any:
+        for arg in (*args, *kwargs.values()):
+            arg.look_into(self)
         try:
             reals = [arg.real() for arg in args]
             named = {name: arg.real() for name, arg in kwargs.items()}
@@ -478,6 +491,11 @@ def _has_identity(value: Value) -> bool:
         return value.source is None and any(_has_identity(item) for item in value.items)
     mutable = (TensorVal, ListVal, DictVal, SetVal, DequeVal, ObjVal, IteratorVal)
     return value.source is None and isinstance(value, mutable)
+
+
+def _is_text(value: Value) -> bool:
+    """Whether it is an instance of a subclass of `str` that C code takes for its text."""
+    return isinstance(value, ObjVal) and value.plain_payload() is not None and issubclass(value.cls, str)
 
 
 def _plain_data(values: Sequence[Value]) -> bool:

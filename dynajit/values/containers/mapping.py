@@ -167,6 +167,10 @@ class DictVal(Value):
         self.materialise(tx)
         return [(entry[0], self._resolve(tx, hashed, entry)) for hashed, entry in list(self.entries.items())]
 
+    def look_into(self, tx: Tracer) -> None:
+        for _, item in self.items(tx):
+            item.look_into(tx)
+
     def real(self) -> Any:
         if not self.complete:
             raise NotReal("a dictionary not looked at yet")
@@ -499,6 +503,9 @@ class DictViewVal(SetLike):
     @property
     def compares(self) -> bool:  # type: ignore[override]
         return self.what != "values"  # of which each call makes a view, equal to itself alone
+
+    def look_into(self, tx: Tracer) -> None:
+        self.mapping.look_into(tx)
 
     def real(self) -> Any:
         return getattr(self.mapping.real(), self.what)()

@@ -81,6 +81,10 @@ class SequenceVal(Value):
         tx.journal.charge(count)
         return [self.item(tx, at) if isinstance(item, Lazy) else item for at, item in enumerate(self.items)]
 
+    def look_into(self, tx: Tracer) -> None:
+        for item in self.values(tx):
+            item.look_into(tx)
+
     def real(self) -> Any:
         found = []
         for item in self.items:

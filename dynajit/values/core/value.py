@@ -262,6 +262,9 @@ class Value:
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return tx.call(self.getattr(tx, name), args, kwargs)
 
+    def look_into(self, tx: Tracer) -> None:
+        """Look at all that it holds, so that `real` knows it."""
+
     def real(self) -> Any:
         """A Python object equal to the value (fresh for containers, the object itself for classes and functions)."""
         raise NotReal(self.describe())

@@ -384,7 +384,7 @@ def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) 
     return MethodVal(obj, self)
 
 
-@builtin(types.FunctionType.__call__)
+@builtin(types.FunctionType.__call__, types.MethodType.__call__, functools.partial.__call__)
 @tail_call
 def function_call(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     return tx.call(self, args, kwargs, tx.resumable_call())

@@ -8,16 +8,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import itertools
 import operator
 import os
+import pickle
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -48,6 +50,47 @@ from dynajit.values.scalars.constant import ConstVal, integer_of, is_literal, is
 pure(typing.get_origin, typing.get_args)
 # Which packages are installed does not change while a process runs.
 pure(importlib.metadata.version, importlib.util.find_spec)
+
+
+@builtin(importlib.import_module)
+def import_module(tx: Tracer, name: Value, package: Value | None = None) -> Value:
+    """A module that is there already, as an `import` statement gives it."""
+    relative = name.const().startswith(".") if name.py_type() is str and name.is_const() else None
+    full = name.const() if relative is False else None
+    if relative and package is not None and package.is_const() and package.py_type() is str:
+        full = importlib.util.resolve_name(name.const(), package.const())
+    if full not in sys.modules:
+        raise GraphBreak(breaks.IMPORT, full or "importlib.import_module")
+    found = sys.modules[full]
+    tx.assumed.of_import(full, found)
+    return tx.from_real(found)
+
+
+@builtin(pickle.dumps)
+def pickled(tx: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+    """The bytes of plain data; equal texts in it may be one object or two, which the bytes tell."""
+    value.look_into(tx)
+    found = value.real()
+    texts = [*_texts(found)]
+    if len({*texts}) < len(texts):
+        raise GraphBreak(breaks.SKIPPED_CALL, "pickle.dumps of equal texts (serialises)")
+    return tx.fold(pickle.dumps, [value, *args], kwargs)
+
+
+def _texts(value: Any) -> Iterator[Any]:
+    """All that is no number in plain data.
+
+    Raises:
+        GraphBreak: there is something else.
+    """
+    if type(value) in (dict, list, tuple):
+        for part in itertools.chain.from_iterable(value.items()) if type(value) is dict else value:
+            yield from _texts(part)
+    elif type(value) in (str, bytes):
+        yield value
+    elif type(value) not in (int, float, bool, type(None)):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"pickle.dumps of {type(value).__name__} (serialises)")
+
 
 # ---------------------------------------------------------------------------------------------------------- functools
 

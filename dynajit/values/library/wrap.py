@@ -44,7 +44,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.iterators import LONGEST, check_length
 from dynajit.values.containers.lazy_list import OutsideList
-from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.mapping import DictVal, DictViewVal
 from dynajit.values.containers.sequence import Lazy, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.set_history import guard_members, is_known
 from dynajit.values.containers.sets import SetVal
@@ -58,7 +58,7 @@ from dynajit.values.objects.opaque import OpaqueVal, VaryingObject
 from dynajit.values.objects.partials import PartialVal
 from dynajit.values.objects.subclasses import PLAIN, payload_of_real
 from dynajit.values.objects.suspended_generator import SuspendedGenerator, suspension_of
-from dynajit.values.objects.thread_local import ThreadLocalVal
+from dynajit.values.objects.thread_local import ThreadLocalVal, only_sets_attributes
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, literal_identity
 from dynajit.values.scalars.symbolic import from_symbolic
 from dynajit.values.tensors import graph_arrays
@@ -90,6 +90,7 @@ _KNOWN_CALLABLES = (
     torch._ops.HigherOrderOperator,
     *NUMPY_CALLABLES,
 )
+_VIEWS = ("keys", "values", "items")
 # whose attributes are another object's
 _STAND_INS = (super, weakref.ProxyType, weakref.CallableProxyType, threading.local)
 _C_CALLABLES = (
@@ -306,6 +307,18 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     return DictVal(type(obj), source, obj)
 
 
+@wraps_type(*(type(getattr(kind(), what)()) for kind in (dict, collections.OrderedDict) for what in _VIEWS))
+def _dict_view(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guard(source, "TYPE", type(obj))
+    behind = _behind(obj)
+    if type(behind) not in (dict, collections.OrderedDict) or getattr(behind, "__dict__", None):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a view of a dictionary of a type of its own")
+    mapping: Any = wrap(tx, behind, CallSource(source, _behind, "the dict behind {}"))
+    made = DictViewVal(mapping, type(obj).__name__.rpartition("_")[2])
+    made.source = source
+    return made
+
+
 @wraps_type(types.MappingProxyType)
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
     behind = gc.get_referents(obj)
@@ -313,13 +326,13 @@ def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of a type of its own")
     if source in tx.seen.made_anew:
         tx.guard(source, "TYPE", types.MappingProxyType)
-        return ProxyVal(wrap(tx, behind[0], CallSource(source, _behind_proxy, "the dict behind {}")), source)
+        return ProxyVal(wrap(tx, behind[0], CallSource(source, _behind, "the dict behind {}")), source)
     tx.guard(source, "ID", obj)
     return ProxyVal(wrap(tx, behind[0], ConstSource(behind[0], f"dict behind {source.name()}")), source)
 
 
-def _behind_proxy(proxy: Any) -> Any:
-    return gc.get_referents(proxy)[0]
+def _behind(view: Any) -> Any:
+    return gc.get_referents(view)[0]
 
 
 @wraps_type(set, frozenset)
@@ -412,12 +425,6 @@ def _generator(tx: Tracer, obj: types.GeneratorType[Any, Any, Any], source: Sour
     return ObjVal(types.GeneratorType, obj, source) if found is None else SuspendedGenerator(obj, found, source)
 
 
-@wraps_type(threading.local)
-def _thread_local(tx: Tracer, obj: threading.local, source: Source) -> Value:
-    tx.guard(source, "TYPE", threading.local)
-    return ThreadLocalVal(obj, source)
-
-
 class _Constant(NamedTuple):
     """How objects of classes are modelled that are constants, wherever they come from: `guard` says from outside."""
 
@@ -478,6 +485,9 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
 
 def _instance(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     """An object of a class that has no model of its own, with the builtin part that it may have."""
+    if issubclass(kind, threading.local) and only_sets_attributes(kind):
+        tx.guard(source, "TYPE", kind)
+        return ThreadLocalVal(kind, obj, source)
     if hides_dict(kind) or issubclass(kind, _STAND_INS):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
     tx.guard(source, "TYPE", kind)

@@ -27,9 +27,16 @@ _HELD = frozenset({"default", "annotation", "return_annotation", "default_factor
 
 
 class LibraryVal(AsksClass, RealVal):
-    """An immutable object of a library's, such as a signature or torch's version: attributes are read, methods run."""
+    """An immutable object of a library's, such as a signature or torch's version: attributes are read, methods run.
+
+    `subject`, of what a pattern was found in: the text, where it is no plain one.
+    """
+
+    subject: Value | None = None
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "string" and self.subject is not None:
+            return self.subject
         try:
             found = getattr(self.obj, name)
             if name in _HELD and type(found) in (list, dict, set, tuple):

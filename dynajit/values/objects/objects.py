@@ -150,9 +150,15 @@ class ObjVal(Value):
             self._dict = InstanceDict(self)
         return self._dict
 
+    def plain_payload(self) -> Value | None:
+        """The builtin part, where C code sees no more than that."""
+        payload = self.payload
+        return payload if isinstance(payload, (ConstVal, TupleVal)) and behaves_as_plain(self.cls) else None
+
     def real(self) -> Any:
-        if isinstance(self.payload, (ConstVal, TupleVal)) and behaves_as_plain(self.cls):
-            return self.payload.real()
+        plain = self.plain_payload()
+        if plain is not None:
+            return plain.real()
         if self.real_object is None or (self._dict is not None and self._dict.changed_names) or self.slots:
             raise NotReal(self.describe())
         if self.source is not None and not isinstance(self.source, ConstSource):
