@@ -10,7 +10,7 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -32,6 +32,14 @@ from dynajit.values.library import builtin
 from dynajit.values.scalars.constant import ConstVal
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_ARGUMENTS = ("model", "fullgraph", "dynamic", "backend", "mode", "options", "disable")
+# what takes the place of torch.compile's other arguments
+_TORCHS = {
+    "recompile_limit": "dynajit.config.recompile_limit",
+    "shapes_spec": "mark_dynamic says it of a tensor",
+    "name": "an argument of torch.compile's that means nothing here; leave it out",
+    "isolate_recompiles": "equal calls of compile share their variants; leave it out",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -41,7 +49,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] = ...,
+    backend: str | Callable[..., Any] | None = ...,
     mode: str | None = ...,
     options: dict[str, Any] | None = ...,
     disable: bool = ...,
@@ -52,7 +60,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str | Callable[..., Any] = ...,
+    backend: str | Callable[..., Any] | None = ...,
     mode: str | None = ...,
     options: dict[str, Any] | None = ...,
     disable: bool = ...,
@@ -62,10 +70,11 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "codegen",
+    backend: str | Callable[..., Any] | None = "codegen",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
+    **others: Any,
 ) -> Any:
     """Compile a function, method or nn.Module; also a decorator, with or without arguments.
 
@@ -74,7 +83,8 @@ def compile(
         fullgraph: raise `Unsupported` at a graph break instead of breaking the graph.
         dynamic: None compiles for the sizes at hand, and makes symbolic what is found to change; True makes sizes
             and numbers among the arguments symbolic at once; False never, so that each new size is compiled.
-        backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`.
+        backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`; None for the
+            default.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
         options: settings of the backend, by name; and for every backend `verify`: True, or N for one call in N, to
             compare with eager and a float64 reference (`AccuracyError`); `guard_filter_fn`: called with the list of a
@@ -88,11 +98,13 @@ def compile(
         and the guard filter are there, and until `reset`. Functions made anew of one code are equal.
 
     Raises:
-        TypeError: `model` is not callable.
+        TypeError: `model` is not callable, or an argument is unknown; the message lists those that are known.
         ConfigError: the backend, mode or an option is unknown; the message lists what is known.
     """
+    _check_arguments(others)
     if not isinstance(disable, bool):
         raise ConfigError(f"disable takes True or False, not {disable!r}")
+    backend = "codegen" if backend is None else backend
     if model is None:
         return functools.partial(
             compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
@@ -105,6 +117,11 @@ def compile(
     if disable or (getattr(model, "_dynajit_disable", False) and getattr(model, "_dynajit_recursive", True)):
         return model
     return _compiled(model, _choices(fullgraph, dynamic, backend, mode, options))
+
+
+def _check_arguments(others: Iterable[str]) -> None:
+    for name in others:
+        raise TypeError(str(ConfigError.unknown("argument of compile", name, _ARGUMENTS, _TORCHS.get(name, ""))))
 
 
 def _choices(
@@ -330,6 +347,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Explain:
     """
     if not callable(fn):
         raise TypeError(f"dynajit.explain takes a callable, not {type(fn).__name__}: {fn!r}")
+    _check_arguments(settings.keys() - {*_ARGUMENTS})
     return Explain(fn, {**_settings_of(fn), **settings})
 
 
@@ -368,6 +386,8 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None =
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
+    if not callable(fn):
+        raise TypeError(f"dynajit.disable takes a callable, not {type(fn).__name__}: {fn!r}")
     if isinstance(fn, type):
         # what making an instance runs, and calling it
         cls: Any = fn

@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -692,3 +693,30 @@ def test_an_error_about_a_break_shows_none_of_the_interpreters_frames() -> None:
         dynajit.compile(fn, fullgraph=True)(torch.ones(2))
     assert caught.value.__suppress_context__
     assert len([entry for entry in caught.traceback if "dynajit/capture" in str(entry.path)]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"full_graph": True}, "did you mean fullgraph?"),
+        ({"mod": "default"}, "did you mean mode?"),
+        ({"recompile_limit": 3}, "dynajit.config.recompile_limit"),
+        ({"shapes_spec": None}, "mark_dynamic"),
+        ({"isolate_recompiles": True}, "leave it out"),
+        ({"nothing": 1}, "known: backend, disable, dynamic, fullgraph, mode, model, options"),
+    ],
+)
+def test_an_unknown_argument_is_told_with_what_is_known(named: dict[str, Any], told: str) -> None:
+    for call in (dynajit.compile, functools.partial(dynajit.compile, abs), functools.partial(dynajit.explain, abs)):
+        with pytest.raises(TypeError, match=f"unknown argument of compile .*{re.escape(told)}"):
+            call(**named)
+
+
+def test_no_backend_is_the_default_one() -> None:
+    compiled = dynajit.compile(lambda x: x + 1, backend=None, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_only_callables_are_disabled() -> None:
+    with pytest.raises(TypeError, match=r"disable takes a callable, not int: 3"):
+        dynajit.disable(3)  # type: ignore[call-overload]

@@ -90,10 +90,10 @@ def lookup_backend(backend: str | Backend) -> Backend:
     if found is None and backend in _REFUSED:
         raise ConfigError(f"the backend {backend!r} is not there: {_REFUSED[backend]}")
     if found is None:
-        known = ", ".join(list_backends())
+        unknown = ConfigError.unknown("backend", backend, list_backends())
         raise ConfigError(
-            f"unknown backend {backend!r}; known: {known}. Any callable (GraphModule, example_inputs) -> callable "
-            f"will do, and register_backend or an entry point in the group {ENTRY_POINT_GROUP!r} gives it a name"
+            f"{unknown}. Any callable (GraphModule, example_inputs) -> callable will do, and register_backend or an "
+            f"entry point in the group {ENTRY_POINT_GROUP!r} gives it a name"
         )
     return found
 

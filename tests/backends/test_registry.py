@@ -55,7 +55,7 @@ def test_register_as_decorator_by_name_and_by_own_name() -> None:
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"'codgen'.*aot_eager.*codegen.*register_backend"):
+    with pytest.raises(ConfigError, match=r"'codgen': did you mean codegen.*aot_eager.*codegen.*register_backend"):
         lookup_backend("codgen")
 
 
