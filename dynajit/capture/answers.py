@@ -17,7 +17,9 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
+from dynajit.values.tensors.autograd import reads_what_is_written
 from dynajit.values.tensors.point_to_point import left_unwaited
+from dynajit.values.tensors.tensor_data import needs_old_data
 
 RAISING = (breaks.RAISES, breaks.OP_RAISES)
 
@@ -34,6 +36,21 @@ def wait_inside(tx: Interpreter) -> None:
     """
     if not tx.seen.handles_outlive_graphs and left_unwaited(tx.graph.graph):
         tx.seen.handles_outlive_graphs = True
+        raise Retrace
+
+
+def keep_in_order(tx: Interpreter) -> None:
+    """Where code that the graph calls would read what this trace leaves written, or backward what it took away, the
+    next one ends at the call.
+
+    Raises:
+        Retrace: another trace is to be made.
+    """
+    if not tx.seen.data_ends_graphs and needs_old_data(tx):
+        tx.seen.data_ends_graphs = True
+        raise Retrace
+    if not tx.seen.written_for_functions and reads_what_is_written(tx):
+        tx.seen.written_for_functions = True
         raise Retrace
 
 

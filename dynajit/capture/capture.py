@@ -24,7 +24,7 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, rules, stance, unfit
-from dynajit.capture.answers import Answers, Retrace, wait_inside
+from dynajit.capture.answers import Answers, Retrace, keep_in_order, wait_inside
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -70,7 +70,6 @@ from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.effects.torch_warnings import filters_kept
 from dynajit.values.scalars.symbolic import is_data_dependent
 from dynajit.values.tensors import overrides
-from dynajit.values.tensors.tensor_data import needs_old_data
 from dynajit.verify import VerifiedGraph
 
 NOTHING = "nothing to compile in it"
@@ -537,9 +536,7 @@ class FrameCapture:
     # -- compilation
 
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
-        if not tx.seen.data_ends_graphs and needs_old_data(tx):
-            tx.seen.data_ends_graphs = True
-            raise Retrace
+        keep_in_order(tx)
         outputs = emission.outputs()
         emission.make_calls(late=False)
         graph = tx.graph

@@ -24,8 +24,9 @@ from dynajit.values.tensors.break_errors import are_errors
 
 
 def refusal_of(stop: GraphBreak, users: Sequence[FrameLoc], fullgraph: bool) -> Unsupported | None:
-    """The error that the break is, where breaks are errors; `users` are the program's lines, outermost first."""
-    if not (fullgraph or are_errors()):
+    """The error that the break is, where breaks are errors; `users` are the program's lines, outermost first. What
+    happens once in a module's life is none: the calls behind it are one graph."""
+    if not (fullgraph or are_errors()) or stop.kind is breaks.FIRST_CALL:
         return None
     text = "\n".join(location.render() for location in users)
     under = "fullgraph=True" if fullgraph else "error_on_graph_break(True)"

@@ -122,6 +122,8 @@ class Interpreter(Calls):
         self.numbers_read: set[Source] = set()
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
+        #: names that methods of autograd.Functions in the graph read, which run with the graph; never goes back
+        self.read_by_functions: set[str] = set()
         self._steps = 0
         self._idle_end = idle_budget
         self._work_seen = 0

@@ -107,7 +107,7 @@ SKIPPED_MODULES: dict[str, str] = {
     "rich": "writes output",
     "torch._jit_internal": "another compiler",
     "torch.nn.parallel": "talks to other processes and devices",
-    "torch.nn.modules.lazy": "makes a module's parameters at its first call, and changes its class",
+    "torch.nn.modules.lazy": "makes a module's parameters",
 }
 # traced although a shorter prefix above covers them: the longest prefix in any of the tables counts
 TRACED_MODULES = (
@@ -375,6 +375,8 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return breaks.SKIPPED_CALL, f"{named} ({SKIPPED_FUNCTIONS[named]})"
     if treatment == "trace" or (named in TRACED_FUNCTIONS and module not in _by_user):
         return None
+    if function is torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
+        return breaks.FIRST_CALL, ""
     kind = breaks.OUTPUT_CALL if reason == "writes output" else breaks.SKIPPED_CALL
     return kind, f"{named} ({reason})"
 

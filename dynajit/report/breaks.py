@@ -79,6 +79,11 @@ RESIZED_LEAF = _kind(
 SKIPPED_CALL = _kind(
     "skipped-call", "the called function is never traced", "call it before or after, or allow it: dynajit.module_policy"
 )
+FIRST_CALL = _kind(
+    "first-call",
+    "a module makes its parameters, and changes its class, at its first call",
+    "nothing to change: later calls have no break; or call the module once before",
+)
 OUTPUT_CALL = _kind(
     "input-output",
     "the call reads or writes outside of the program",

@@ -58,6 +58,10 @@ def exception(x: Tensor) -> Any:
     raise ValueError(y.shape)
 
 
+def first_call(x: Tensor, layer: torch.nn.Module) -> Any:
+    return layer(x + 1) * 2
+
+
 def skipped(x: Tensor) -> Any:
     y = x + 1
     torch.initial_seed()
@@ -241,6 +245,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "operation-raises": operation_raises,
     "operation-may-raise": operation_may_raise,
     "exception": exception,
+    "first-call": first_call,
     "skipped-call": skipped,
     "input-output": output,
     "unknown-callable": unknown_callable,
@@ -278,8 +283,8 @@ def test_reached(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
             dynajit.reset()
             assert torch.equal(dynajit.compile(program, backend="eager")(x), (x + 1) * 3)
         else:
-            leaves = (torch.ones(3, requires_grad=True),) if kind == "resized-gradient" else ()
-            assert_same(program, x, *leaves, repeat=1)
+            more = {"resized-gradient": torch.ones(3, requires_grad=True), "first-call": torch.nn.LazyLinear(2)}
+            assert_same(program, x, *([more[kind]] if kind in more else []), repeat=1)
     found = {found.kind for record in seen for found in record.breaks}
     skipped_texts = [record.skipped for record in seen if record.skipped]
     text = breaks.KINDS[kind].text

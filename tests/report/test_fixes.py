@@ -327,6 +327,16 @@ def test_a_checkpoint_in_place_of_hooks_on_saved_tensors() -> None:
     assert kinds(mended, x) == []
 
 
+def test_a_lazy_module_that_was_called_before() -> None:
+    layer, x = torch.nn.LazyLinear(2), torch.ones(2, 3)
+
+    def call(x: Tensor) -> Tensor:
+        return layer(x + 1).sin()  # type: ignore[no-any-return]
+
+    assert kinds(call, x) == ["first-call"]
+    assert kinds(call, x) == []
+
+
 def test_every_kind_is_either_here_or_on_the_page() -> None:
     """`docs/why_breaks.md`, whose blocks are tests too, has a pair of programs for each kind that is not here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "why_breaks.md").read_text()
@@ -340,6 +350,7 @@ def test_every_kind_is_either_here_or_on_the_page() -> None:
         "recursion",
         "resized-gradient",
         "held-lock",
+        "first-call",
         "saved-tensor-hooks",
     }
     elsewhere = {"operation-may-raise", "trace-too-long", "break-in-region", "internal-error", "stopped", "unfit-guard"}

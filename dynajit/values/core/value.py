@@ -69,6 +69,7 @@ class Tracer(Protocol):
     journal: Journal
     seen: Seen
     numbers_read: set[Source]  # whose values the trace depends on; never goes back
+    read_by_functions: set[str]
     tensors: dict[int, Any]
     exceptions: Any  # `HandledExceptions`, of objects/exceptions.py
     open_generators: list[Any]

@@ -38,6 +38,8 @@ class CellVal(Value):
         self.contents_source = contents_source
         self.real_cell = real
         self.known = real is None
+        #: the state before a node was made of a function that reads the variable then, and perhaps later
+        self.read_later_at: Any = None
 
     def get(self, tx: Tracer) -> Value | None:
         """The contents, or None if the cell is empty."""
@@ -53,6 +55,9 @@ class CellVal(Value):
         return self.contents
 
     def set(self, tx: Tracer, value: Value | None) -> None:
+        if self.read_later_at is not None:
+            told = "a variable is bound anew that backward reads, of a function that was handed over"
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, told, at=self.read_later_at)
         tx.journal.changed.append(self)
         tx.journal.set_attr(self, "contents", value)
         tx.journal.set_attr(self, "known", True)

@@ -6,6 +6,7 @@ that its backward is the user's; its forward and backward are traced on the side
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
@@ -23,6 +24,7 @@ from dynajit.values.objects.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
+from dynajit.values.tensors.function_arguments import Build, function_recipe
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 
@@ -33,36 +35,37 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
     if reads_empty_cells(tx, cls.obj):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads variables made here")
-    functions = {place: _real_function(cls, arg) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)}
-    if any(isinstance(value, _FUNCTIONS) for value in kwargs.values()):
+    if tx.seen.written_for_functions:
+        raise GraphBreak(
+            breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads what the function writes"
+        )
+    named = [value for value in kwargs.values() if isinstance(value, _FUNCTIONS)]
+    if named:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
+    parts: list[Value] = []
+    functions: dict[int, Build] = {
+        place: function_recipe(tx, arg, parts) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)
+    }
     if overrides.user_modes(tx) or overrides.asked(tx, [*args, *kwargs.values()]):
         # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
     _learn(tx, cls, args, kwargs)
     others = [arg for place, arg in enumerate(args) if place not in functions]
-    return tx.torch_op("call_function", _applied(cls.obj, functions), others, kwargs)
+    return tx.torch_op("call_function", _applied(cls.obj, functions, len(parts)), [*parts, *others], kwargs)
 
 
 _FUNCTIONS = (BuiltinVal, FunctionVal, MethodVal, PartialVal)
 
 
-def _real_function(cls: ClassVal, value: Value) -> Any:
-    """A function among the arguments, which is no argument of the node but part of what the node calls."""
-    try:
-        return value.real()
-    except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of {value.describe()}") from None
-
-
-def _applied(cls: Any, functions: Mapping[int, Any]) -> Callable[..., Any]:
+def _applied(cls: Any, functions: Mapping[int, Build], count: int) -> Callable[..., Any]:
     """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions.
-    `functions` are those of its arguments that a graph can't hold, by position."""
+    `functions` make those of its arguments that a graph can't hold, by position, of its first `count` arguments."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if functions:
-            rest = iter(args)
-            args = tuple(functions[at] if at in functions else next(rest) for at in range(len(args) + len(functions)))
+            given, rest = iter(args[:count]), iter(args[count:])
+            places = range(len(args) - count + len(functions))
+            args = tuple(functions[at](given) if at in functions else next(rest) for at in places)
         return cls.apply(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
@@ -77,10 +80,14 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
         parts[2] = ConstVal(None)
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
+    codes, tx.assumed.codes = tx.assumed.codes, {}
     try:
         with tx.not_resumable(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
     finally:
+        for code, _ in tx.assumed.codes.values():
+            tx.read_by_functions.update(code.co_names, code.co_freevars)
+        tx.assumed.codes = {**codes, **tx.assumed.codes}
         tx.static_numbers = static
         tx.journal.rollback(journal)
         tx.graph.rollback(graph)
@@ -95,3 +102,17 @@ def _method(tx: Tracer, cls: ClassVal, name: str) -> Value:
     if isinstance(function, types.FunctionType) and function.__globals__["__name__"] == "torch.autograd.function":
         return tx.from_real(function.__wrapped__)  # type: ignore[attr-defined]  # behind once_differentiable
     return cls.getattr(tx, name)
+
+
+def reads_what_is_written(tx: Tracer) -> bool:
+    """Whether methods of a `Function`, which run when the graph runs or behind it, may read what this trace writes when
+    the graph has run: they name it."""
+    if not tx.read_by_functions:
+        return False
+    written = {name for _, name in (*tx.globals_written, *tx.class_writes)}
+    for value in tx.journal.dirty.values():
+        names = getattr(value, "changed_names", None) or getattr(value, "slots", None)
+        if names is None and value.source is not None and not issubclass(value.py_type(), torch.Tensor):
+            names = re.findall(r"\w+", value.source.name())  # of a container, or a variable
+        written.update(names or ())
+    return not written.isdisjoint(tx.read_by_functions)
