@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import dynajit
+from dynajit.report import records
 from dynajit.testing import CompileCounter
 
 x = torch.arange(4.0)
@@ -238,3 +240,17 @@ def test_truth_of_a_container_of_varying_length(seen: tuple[int, int]) -> None:
 
     each(f, *lists(*seen, 2, 0, 1, 5))
     each(f, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (*seen, 2, 0, 1, 5)])
+
+
+def test_a_list_where_a_dictionary_stood() -> None:
+    """Its length is read of a list, though a dictionary's was a number that varies."""
+
+    def count(x: Tensor, given: Any) -> Tensor:
+        return x * len(given)
+
+    compiled = dynajit.compile(count, fullgraph=True, backend="eager")
+    seen: list[Any] = []
+    with records.listen(seen.append):
+        for given in ({"a": 1, "b": 2}, [1, 2, 3], {"a": 1}, [1, 2, 3, 4], {}, [1]):
+            assert torch.equal(compiled(torch.ones(3), given), count(torch.ones(3), given))
+    assert not any(record.skipped for record in seen)

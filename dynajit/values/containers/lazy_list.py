@@ -21,7 +21,7 @@ from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
     """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
-    source = CallSource(of, count_of, "len({})")
+    source = CallSource(of, count_of, "len({})", count_of)  # a list may stand where a dictionary stood
     if not tx.static_numbers and tx.seen.number(source, count):
         return tx.wrap(count, source)
     return UnreadLength(tx, count, of, source)
