@@ -6,6 +6,7 @@ One function for each place that a break can be in; the break is a `print`. The 
 calls of graphs, and runs them eagerly. Every function has operations before, inside and behind the place; `of` says
 how many there are. A second part runs a loop of 1,000 iterations with a break in its body; a third compiles 180
 operations with more and more breaks, whose time should follow the operations and not their product with the breaks.
+`--save` adds every program of results/features.md in which the two compilers' counts differ, with what each says.
 """
 
 import os
@@ -225,6 +226,34 @@ def trace_seconds(compiler: str, breaks: int) -> float:
     return best
 
 
+KINDS: dict[str, Callable[[int, int, int, int], bool]] = {
+    "Fewer breaks than torch.compile": lambda ours, theirs, graphs, their_graphs: ours < theirs,
+    "More breaks": lambda ours, theirs, graphs, their_graphs: ours > theirs,
+    "As many breaks, fewer graphs": lambda ours, theirs, graphs, their_graphs: ours == theirs and graphs < their_graphs,
+    "As many breaks, more graphs": lambda ours, theirs, graphs, their_graphs: ours == theirs and graphs > their_graphs,
+}
+
+
+def differing() -> Iterator[str]:
+    """The programs of results/features.md with other counts of breaks, or of graphs, than torch.compile's."""
+    page = (sbs.RESULTS / "features.md").read_text()
+    header, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")
+    ]
+    places = [header.index(f"{name} {what}") for what in ("breaks", "graphs") for name in sbs.COMPILERS]
+    found = {kind: [row for row in rows if fits(*(int(row[at]) for at in places))] for kind, fits in KINDS.items()}
+    same = len(rows) - sum(map(len, found.values()))
+    yield f"Of {len(rows)} programs of features.md, {same} have the same counts."
+    shown = [1, *sorted(places), *range(header.index("why it breaks"), len(header))]
+    for kind, chosen in found.items():
+        table = sbs.Table(
+            [header[at] for at in shown], *(max((row[at] for row in [header, *chosen]), key=len) for at in shown)
+        )
+        for row in chosen:
+            table.add([row[at] for at in shown])
+        yield from ["", f"## {kind}: {len(chosen)}", "", str(table)]
+
+
 def main() -> int:
     parser = sbs.argument_parser(__doc__)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/breaks.md")
@@ -257,7 +286,8 @@ def main() -> int:
     print("\n".join([*text, "", verdict]))
     if options.save:
         about = "Graphs, operations in them, and graph calls an iteration of the part with the break."
-        body = "\n".join([about, "", str(table), *("- " + line if line else "" for line in text), "", verdict])
+        listed = [*("- " + line if line else "" for line in text), "", verdict, "", *differing()]
+        body = "\n".join([about, "", str(table), *listed])
         print("written:", sbs.save("breaks", "Graph breaks", body, "python benchmarks/breaks.py --save"))
     return 1 if missed else 0
 

@@ -169,7 +169,8 @@ def main() -> int:
 
     chosen = {name: row for name, row in FEATURES.items() if re.search(options.only, f"{row[0]}: {name}")}
     columns = [f"{name} {what}" for name in who for what in ("graphs", "breaks", "again", "equal")]
-    table = sbs.Table(["area", "feature", *columns, "why it breaks"], "area", "feature", "why it breaks")
+    whys = ["why it breaks", "why it breaks there"]
+    table = sbs.Table(["area", "feature", *columns, *whys], "area", "feature", *whys)
     more, wrong = [], []
     with records.listen(_RECORDS.append):
         for name, (area, make) in chosen.items():
@@ -190,7 +191,7 @@ def main() -> int:
                     area,
                     name,
                     *(cell for found in seen.values() for cell in found.cells()),
-                    ours.why.replace("|", "/")[:80],
+                    *(found.why.replace("|", "/")[:110] for found in (ours, theirs)),
                 ]
             )
             if ours.breaks and theirs.graphs and not theirs.breaks and theirs.equal:
