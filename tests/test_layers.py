@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/exported": 1257,
     "dynajit/graph": 2368,
     "dynajit/guards": 1743,
-    "dynajit/interp": 4457,
+    "dynajit/interp": 4562,
     "dynajit/kept": 1383,
     "dynajit/loopir": 6147,
     "dynajit/report": 2709,

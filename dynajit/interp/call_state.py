@@ -1,8 +1,8 @@
-"""What the trace of a module's call depends on besides the module itself: arguments, torch's modes, the trace's tables.
+"""What the trace of a call depends on besides what is called: arguments, torch's modes, the trace's tables.
 
-In: a call of a module from outside that is about to be traced. Out: `CallState`, whose key is equal for calls that an
-equal module answers alike; None where more would have to be known. Whatever is not listed here has no place in it:
-such a call is traced.
+In: a call of a module or function from outside that is about to be traced. Out: `CallState`, whose key is equal for
+calls that it, or an equal module, answers alike; None where more would have to be known. Whatever is not listed here
+has no place in it: such a call is traced.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Unknown(Exception):
     """Something that summaries know nothing of."""
 
 
-def call_state(tx: Any, module: ObjVal, args: Sequence[Value], kwargs: dict[str, Value]) -> CallState | None:
-    """What a call depends on; None: it has to be traced."""
-    if not _is_untouched(module) or id(module.real_object) in tx.summaries.relied_on or not _is_plain(tx):
+def call_state(tx: Any, callee: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> CallState | None:
+    """What a call depends on; None: it has to be traced. `callee`: what is called, of a module what is known of it."""
+    if not _is_plain(tx):
         return None
     leaves: list[Value] = []
-    key: list[Any] = [module.cls, len(args), *kwargs]
+    key: list[Any] = [callee, len(args), *kwargs]
     try:
         for value in (*args, *kwargs.values()):
             describe(value, key, leaves)
@@ -60,9 +60,11 @@ def call_state(tx: Any, module: ObjVal, args: Sequence[Value], kwargs: dict[str,
     return CallState((*key, modes(tx)), leaves)
 
 
-def _is_untouched(module: ObjVal) -> bool:
+def is_untouched(tx: Any, module: ObjVal) -> bool:
     """Whether nothing of the module was read or written so far: all that is relied on of it is its class, and what the
     call itself will rely on."""
+    if id(module.real_object) in tx.summaries.relied_on:
+        return False
     read = module._dict is not None and (module._dict.entries or module._dict.changed_names or module._dict.complete)
     if read or module.slots or module.payload is not None or module.source is None:
         return False
@@ -85,8 +87,7 @@ def _is_plain(tx: Any) -> bool:
         or tx.static_numbers
         or tx.warning_filters is not None
         or tx.dropped is not None
-        or not is_none(tx.exceptions.current)
-        or tx.exceptions.callers
+        or not all(map(is_none, (tx.exceptions.current, *tx.exceptions.callers)))
         or torch._C._functorch.peek_interpreter_stack() is not None
     )
 
@@ -158,6 +159,7 @@ def _describe_object(value: ObjVal, key: list[Any]) -> None:
 
 def _describe_written(tx: Any, key: list[Any], leaves: list[Value]) -> None:
     """Add what the program has written to objects from outside, which the call may read. Raises Unknown."""
+    key.append(frozenset(at for at, held in tx.context_values.items() if held is not None))
     for value in tx.journal.dirty.values():
         if value.source is None:
             continue  # a call that generated code makes

@@ -25,6 +25,7 @@ from dynajit.guards.source import ConstSource
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
+from dynajit.interp.repeated_calls import RepeatedCalls
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
@@ -69,6 +70,7 @@ class Calls(Tracer):
     direct_call: Direct
     not_resumable_depth = 0
     cached_calls: dict[Any, Value]
+    repeated_calls: RepeatedCalls
 
     @contextlib.contextmanager
     def not_resumable(self) -> Iterator[None]:
@@ -118,6 +120,9 @@ class Calls(Tracer):
             reason = policy.skip_reason(real) or policy.never_traced_around(real, args)
             if reason is not None:
                 raise GraphBreak(reason[0], reason[1])
+            return self.repeated_calls.call(
+                function, args, kwargs, functools.partial(self._trace, function, args, kwargs, direct)
+            )
         return self._trace(function, args, kwargs, direct)
 
     def _known_otherwise(

@@ -38,6 +38,7 @@ from dynajit.interp.catching import catches, nobody_catches
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
+from dynajit.interp.repeated_calls import RepeatedCalls
 from dynajit.interp.summaries import Summaries
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
@@ -119,6 +120,7 @@ class Interpreter(Calls):
         self.made_classes: dict[int, tuple[object, Snapshot]] = {}
         self._handlers = fuel.handlers()
         self.summaries = Summaries(self)
+        self.repeated_calls = RepeatedCalls(self)
         self.numbers_read: set[Source] = set()
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
@@ -261,6 +263,7 @@ class Interpreter(Calls):
         self.graph.rollback(graph)
         self.guards.truncate(guards)
         self.summaries.forget_behind(guards)
+        self.repeated_calls.forget_behind(journal)
 
     def call_module(self, module: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         """Call a module from outside: as an equal one was called before, or by tracing."""

@@ -23,7 +23,17 @@ from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.source import ConstSource, Source
 from dynajit.interp import fuel
-from dynajit.interp.call_state import CallState, Unknown, call_state, fake_key, identities, modes, sharing, tables
+from dynajit.interp.call_state import (
+    CallState,
+    Unknown,
+    call_state,
+    fake_key,
+    identities,
+    is_untouched,
+    modes,
+    sharing,
+    tables,
+)
 from dynajit.interp.handed import Handed, ReadEntry
 from dynajit.interp.summary import NOWHERE, Before, Condition, PieceNode, Reference, Replay, Summary
 from dynajit.nested import leaves_in, map_leaves
@@ -57,8 +67,8 @@ class Summaries:
         """The result of a call of a module from outside."""
         tx = self._tx
         state = None
-        if self._on and self._misses.get(module.cls, 0) < MAX_MISSES:
-            state = call_state(tx, module, args, kwargs)
+        if self._on and self._misses.get(module.cls, 0) < MAX_MISSES and is_untouched(tx, module):
+            state = call_state(tx, module.cls, args, kwargs)
         if state is None:
             return module.trace_call(tx, args, kwargs, direct)
         known = self._known.setdefault(state.key, [])
