@@ -12,6 +12,7 @@ import linecache
 import logging
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -327,13 +328,66 @@ def takes_writes(tensor: torch.Tensor) -> bool:
         return not refused and torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT
 
 
+class _Generated:
+    """An attribute of a graph module that comes with its Python text, generated when somebody first asks for it, of the
+    module or of its class, which is for it alone."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, owner: Any) -> Any:
+        if module is None and (self.name != "forward" or owner.of_module is None):
+            raise AttributeError(self.name)
+        (owner.of_module() if module is None else module).recompile()
+        return getattr(owner if module is None else module, self.name)
+
+
+class _Unwritten(torch.fx.GraphModule):
+    """A graph module without Python text: most are read and never run. torch.fx's own lazy one is slower to call."""
+
+    # recompile hides these behind the class's and the instance's own
+    forward, _code, _lineno_map, _prologue_start = (_Generated() for _ in range(4))
+    of_module = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        type(self).of_module = weakref.ref(self)  # type: ignore[assignment]
+
+    def _deepcopy_init(self) -> Any:
+        return _Unwritten.__init__
+
+    def recompile(self) -> Any:
+        if self.of_module is None:
+            return None  # it is being made
+        written = super().recompile()
+        code = type(self).forward.__code__
+        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+        return written
+
+    def __reduce__(self) -> Any:
+        self.recompile()
+        return super().__reduce__()
+
+
 def graph_module(root: Any, graph: torch.fx.Graph, name: str = "GraphModule") -> torch.fx.GraphModule:
-    """`torch.fx.GraphModule(root, graph, name)`, whose generated text is kept for tracebacks only as long as its code
-    lives; torch.fx keeps it for ever."""
-    module = torch.fx.GraphModule(root, graph, name)
-    code = type(module).forward.__code__
-    weakref.finalize(code, _forget_text, code.co_filename).atexit = False
-    return module
+    """`torch.fx.GraphModule(root, graph, name)`, whose Python text is generated when it is first asked for, and is kept
+    for tracebacks only as long as its code lives; torch.fx keeps it for ever."""
+    return _Unwritten(root, graph, name)
+
+
+def forward_of(module: torch.fx.GraphModule) -> types.MethodType:
+    """A graph module's forward, for who most likely never calls it: its text is generated then."""
+    return types.MethodType(_forward, module)
+
+
+def _forward(module: torch.fx.GraphModule, *args: Any) -> Any:
+    return module.forward(*args)
+
+
+def file_of(module: torch.fx.GraphModule) -> str:
+    """The file that frames of a graph module's forward are in; none where it was not asked for."""
+    code = getattr(vars(type(module)).get("forward"), "__code__", None)
+    return code.co_filename if code is not None else ""
 
 
 def _forget_text(filename: str) -> None:

@@ -87,7 +87,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     mutated = _mutated(context, example_inputs)
     drawn = list(filter(is_drawn, gm.graph.nodes))
     once = reason_against(drawn)
-    double = None if once else DoubleBackward(gm.forward, autocast_state(example_inputs))
+    double = None if once else DoubleBackward(torch_compat.forward_of(gm), autocast_state(example_inputs))
     # that autograd hears nothing of
     hidden = frozenset(mutated).difference(getattr(metadata, "mutated_inp_runtime_indices", ()))
     checks = [] if history is None else version_checks(gm, history, hidden)
@@ -109,7 +109,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         checks = [] if history is None else version_checks(gm, history, frozenset())
         if history is not None and checks:
             compiled = checking_versions(compiled, history, checks)
-    return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
+    return eager_on_overlap(example_inputs, mutated, torch_compat.forward_of(gm), compiled)
 
 
 class _Halves:

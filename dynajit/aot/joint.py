@@ -17,6 +17,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit import torch_compat
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.inference.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
@@ -157,9 +158,9 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
             return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=marking))
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
-        note_graph(graph.module, original=gm.forward)
+        note_graph(graph.module, original=torch_compat.forward_of(gm))
     compiled = marking(graph.module, graph.inputs, "inference")
-    return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+    return wrap_inference(graph.inputs, graph.mutated, torch_compat.forward_of(gm), compiled)
 
 
 def _from_few_layers(
@@ -175,14 +176,14 @@ def _from_few_layers(
     graph = _try_short_road(short, inputs, options.decompositions)
     if graph is None or graph.mutated:
         return None
-    note_graph(graph.module, repeated=repeated, original=with_autocast(gm.forward))
+    note_graph(graph.module, repeated=repeated, original=with_autocast(torch_compat.forward_of(gm)))
     logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
     try:
         compiled = options.compile_fn(graph.module, graph.inputs, "inference")
     except NotRepeated as error:
         logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
         return None
-    return wrap_inference(example_inputs, (), gm.forward, compiled)
+    return wrap_inference(example_inputs, (), torch_compat.forward_of(gm), compiled)
 
 
 def _with_gradients_on(

@@ -93,7 +93,7 @@ def tape_of(module: fx.GraphModule) -> _C.GraphTape | None:
         recorder.record()
     except _NoTapeError:
         return None
-    forward = type(module).forward
+    forward = module.forward
     steps = tuple(
         (kind, target, operands, names, dropped, line)
         for (kind, target, operands, names, line), dropped in zip(recorder.steps, recorder.dropped(), strict=True)

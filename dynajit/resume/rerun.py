@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dynajit import _C
+from dynajit import _C, torch_compat
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
 from dynajit.graph.meta import notes
@@ -80,7 +80,7 @@ class Rerun:
         self.spared, self.items = frozenset[int](), frozenset[int]()
         if module is not None and not pure:
             self.spared, self.items = _lines_before_changes(module)
-        self.graph_file = module.forward.__code__.co_filename if module is not None else ""
+        self.module = module
         self.trusted = trusted
         self.state = EntryState()
         targets = {node.target for node in calls}
@@ -146,11 +146,8 @@ class Rerun:
         """Whether the graph has changed nothing of the program's before it raised."""
         if self.pure or isinstance(error, InputsOverlap) or not self.spared:
             return self.pure or isinstance(error, InputsOverlap)
-        lines = [
-            line
-            for frame, line in traceback.walk_tb(error.__traceback__)
-            if frame.f_code.co_filename == self.graph_file
-        ]
+        file = torch_compat.file_of(self.module) if self.module is not None else ""
+        lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
         if len(lines) != 1 or lines[0] not in self.spared:
             return False
         return lines[0] not in self.items or _BAD_INDEX.search(str(error)) is None
