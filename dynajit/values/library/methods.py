@@ -51,8 +51,8 @@ def _on_payload(model: Model, bit_by_bit: bool) -> Model:
             target.unsupported("a container's method")
         with left_to_real_call(BaseException if bit_by_bit else TypeError):
             found = model(tx, target, *args, **kwargs)
-        if found is target is not self and target.py_type() is frozenset:  # of a subclass's instance
-            found = SetVal.of_items(tx, target, frozenset)
+        if found is not None and found is target is not self and found.py_type() is frozenset:
+            found = SetVal.of_items(tx, found, frozenset)  # of a subclass's instance
         return found
 
     return wrapped
