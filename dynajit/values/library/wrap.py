@@ -313,7 +313,11 @@ def _dict_view(tx: Tracer, obj: Any, source: Source) -> Value:
     behind = _behind(obj)
     if type(behind) not in (dict, collections.OrderedDict) or getattr(behind, "__dict__", None):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a view of a dictionary of a type of its own")
-    mapping: Any = wrap(tx, behind, CallSource(source, _behind, "the dict behind {}"))
+    if not all(type(key) in (str, int) for key in behind):  # others are compared by identity, and made anew
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a view of a dictionary of objects")
+    mapping = wrap(tx, behind, CallSource(source, _behind, "the dict behind {}"))
+    if not isinstance(mapping, DictVal):  # another one at each call
+        return _opaque(tx, obj, source, breaks.VARYING_VALUE, source.name())
     made = DictViewVal(mapping, type(obj).__name__.rpartition("_")[2])
     made.source = source
     return made
