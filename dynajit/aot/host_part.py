@@ -105,12 +105,12 @@ def _of_host(gm: GraphModule, in_kernels: Collection[Node]) -> dict[Node, None]:
     """The calls that only the CPU has to do with and that can be made first, in order."""
     possible: set[Node] = set()
     wanted: set[Node] = set()
-    drawn = False  # what can't be made first has drawn
+    drawn = False  # what can't be made first has drawn from the CPU's generator
     for node in gm.graph.nodes:
         if possible.issuperset(node.all_input_nodes) and _on_cpu(value_of(node)) and _can_be_first(node, drawn):
             possible.add(node)
         elif node.op == "call_function":
-            drawn |= facts(node.target).draws
+            drawn |= facts(node.target).draws and not any(map(_on_device, map(value_of, (node, *node.all_input_nodes))))
     for node in reversed(gm.graph.nodes):
         mine = node.op == "call_function" and node in possible
         by_itself = not is_symbolic(value_of(node)) and node not in in_kernels
@@ -131,6 +131,13 @@ def _on_cpu(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_on_cpu, value))
     return value.device.type == "cpu" if isinstance(value, torch.Tensor) else is_symbolic(value)
+
+
+def _on_device(value: Any) -> bool:
+    """Whether one of its tensors is not the CPU's."""
+    if isinstance(value, (tuple, list)):
+        return any(map(_on_device, value))
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:

@@ -83,6 +83,14 @@ def test_random_numbers_keep_their_order() -> None:
     assert split(graph_of(behind, "meta"), ()) is None
 
 
+def test_the_devices_own_random_numbers_are_no_matter() -> None:
+    """As of attention, whose operator draws where there is dropout."""
+    gm = graph_of(lambda x: (x.bernoulli() + 1, torch.rand(4), x.bernoulli(), torch.rand(4)), "meta")
+    parts = split(gm, ())
+    assert parts is not None
+    assert called(parts.host) == ["rand.default"] * 2 and "rand.default" not in called(parts.device)
+
+
 def test_what_waits_for_the_device_stays() -> None:
     assert split(graph_of(lambda x: (x.to("cpu") + 1, x * 2), "meta"), ()) is None
     assert split(graph_of(lambda c: (c + 1,), "cpu"), ()) is None
