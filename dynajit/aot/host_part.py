@@ -44,6 +44,13 @@ class SplitGraph:
     results: tuple[tuple[int, int], ...]
     constants: tuple[Any, ...]
 
+    @property
+    def work(self) -> int:
+        """How many elements the host's calls make, as far as their number is known."""
+        made = [value_of(node) for node in self.host.graph.nodes if node.op == "call_function"]
+        counts = [value.numel() for value in made if isinstance(value, torch.Tensor)]
+        return sum(count for count in counts if type(count) is int)
+
     def join(self, host: Compiled, device: Compiled) -> Compiled:
         """What takes and gives what the whole graph does, of the two compiled."""
 
@@ -107,7 +114,8 @@ def _of_host(gm: GraphModule, in_kernels: Collection[Node]) -> dict[Node, None]:
     wanted: set[Node] = set()
     drawn = False  # what can't be made first has drawn from the CPU's generator
     for node in gm.graph.nodes:
-        if possible.issuperset(node.all_input_nodes) and _on_cpu(value_of(node)) and _can_be_first(node, drawn):
+        its = _on_cpu(value_of(node)) or _is_carried(node)
+        if possible.issuperset(node.all_input_nodes) and its and _can_be_first(node, drawn):
             possible.add(node)
         elif node.op == "call_function":
             drawn |= facts(node.target).draws and not any(map(_on_device, map(value_of, (node, *node.all_input_nodes))))
@@ -124,6 +132,11 @@ def _can_be_first(node: Node, drawn: bool) -> bool:
         return node.op in ("placeholder", "get_attr")
     known = facts(node.target)
     return node.target is operator.getitem or known.pure or (known.draws and not known.writes and not drawn)
+
+
+def _is_carried(node: Node) -> bool:
+    """Whether it copies a tensor of the CPU's to a device, which waits for the host."""
+    return node.target is torch.ops.aten._to_copy.default and _on_cpu(value_of(node.args[0]))  # type: ignore[arg-type]
 
 
 def _on_cpu(value: Any) -> bool:

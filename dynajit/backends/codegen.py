@@ -214,13 +214,17 @@ def _for_many_sizes(
     return known if timed else for_all(known)
 
 
+# Elements that the CPU's calls of a graph for a GPU make, from which on they are worth kernels and a compiler's time.
+_MUCH_FOR_THE_HOST = 1 << 16
+
+
 def _compiled(
     settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
 ) -> Callable[..., Any]:
     """The graph's plan, ready to run. Raises what can't be planned or compiled."""
     recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
-    parts = host_part.split(gm, _in_kernels(gm, device)) if recorded else None
-    if parts is not None:
+    parts = host_part.split(gm, _in_kernels(gm, device)) if device.type != "cpu" else None
+    if parts is not None and (recorded or parts.work > _MUCH_FOR_THE_HOST):
         inside = [(parts.host, _CPU), (parts.device, device)]
         return parts.join(*(_compiled(settings, part, fake_inputs(part), phase, where) for part, where in inside))
     name = f"{phase}_{next(_serial)}"

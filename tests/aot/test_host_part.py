@@ -34,9 +34,10 @@ def check(function: Callable[..., Any], *devices: str, host: list[str], device: 
     assert parts is not None
     assert (called(parts.host), called(parts.device)) == (host, device)
     inputs = [torch.arange(4.0) + at for at in range(len(devices))]
-    for node in parts.device.graph.nodes:  # all run on the CPU here
-        node.kwargs = {name: torch.device("cpu") if name == "device" else arg for name, arg in node.kwargs.items()}
-    parts.device.recompile()
+    for part in (parts.host, parts.device):
+        for node in part.graph.nodes:  # all run on the CPU here
+            node.kwargs = {name: torch.device("cpu") if name == "device" else arg for name, arg in node.kwargs.items()}
+        part.recompile()
     torch.manual_seed(0)
     made = parts.join(parts.host.forward, parts.device.forward)(*inputs)
     torch.manual_seed(0)
@@ -89,6 +90,15 @@ def test_the_devices_own_random_numbers_are_no_matter() -> None:
     parts = split(gm, ())
     assert parts is not None
     assert called(parts.host) == ["rand.default"] * 2 and "rand.default" not in called(parts.device)
+
+
+def test_what_is_carried_to_the_device_is_handed_there() -> None:
+    check(
+        lambda c, x: (x * (torch.arange(4) + 1 + c).to(x.device), x + 1),
+        *("cpu", "meta"),
+        host=["arange.default", "add.Tensor", "add.Tensor", "_to_copy.default"],
+        device=["mul.Tensor", "add.Tensor"],
+    )
 
 
 def test_what_waits_for_the_device_stays() -> None:

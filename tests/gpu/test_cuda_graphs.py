@@ -111,7 +111,11 @@ def test_the_host_s_part_of_a_recorded_graph() -> None:
     def random(x: torch.Tensor, c: torch.Tensor) -> Any:
         return x + 1, torch.rand(()), torch.rand(3), x * torch.rand(())
 
-    for fn in (constants, results, random):
+    def carried(x: torch.Tensor, c: torch.Tensor) -> Any:
+        places = (torch.arange(8)[:, None] - torch.arange(300)).float().abs().log1p().to(x.device)
+        return x @ places, x + c.sum().to("cuda"), x * (torch.rand(8) + c.sin().sum()).to(x.device)
+
+    for fn in (constants, results, random, carried):
         compiled = dynajit.compile(fn, mode="reduce-overhead", fullgraph=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -121,6 +125,22 @@ def test_the_host_s_part_of_a_recorded_graph() -> None:
                 made = compiled(x, c)
                 torch.manual_seed(seed)
                 torch.testing.assert_close(made, fn(x, c))
+
+
+def test_much_for_the_host_is_kernels_of_its_own() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        places = (torch.arange(256)[:, None] - torch.arange(300)).float().abs().log1p().to(x.device)
+        return x @ places, torch.rand(3)
+
+    compiled = dynajit.compile(fn, fullgraph=True)
+    for seed in range(3):
+        x = torch.randn(16, 256, device="cuda")
+        torch.manual_seed(seed)
+        made = compiled(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(made, fn(x), rtol=1e-4, atol=1e-3)
+    report = dynajit.explain(fn)(torch.randn(16, 256, device="cuda"))
+    assert "log1p" in str(report)
 
 
 def test_the_host_s_part_in_training() -> None:
