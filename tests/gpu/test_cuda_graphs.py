@@ -139,8 +139,6 @@ def test_much_for_the_host_is_kernels_of_its_own() -> None:
         made = compiled(x)
         torch.manual_seed(seed)
         torch.testing.assert_close(made, fn(x), rtol=1e-4, atol=1e-3)
-    report = dynajit.explain(fn)(torch.randn(16, 256, device="cuda"))
-    assert "log1p" in str(report)
 
 
 def test_the_host_s_part_in_training() -> None:
