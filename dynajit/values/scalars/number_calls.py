@@ -73,7 +73,7 @@ def called_on_number(
     shapes = tx.graph.shapes
     try:
         found = function(shapes.symbols[name].hint)
-    except (ArithmeticError, ValueError, TypeError):
+    except (ArithmeticError, ValueError, TypeError, Warning):  # NumPy warns, and a filter may make that an error
         return None  # the numbers themselves say what is wrong
     return found, CallSource(shapes.source_of(name), function, f"{_name(fn)}({', '.join(shown)})")
 

@@ -1,6 +1,7 @@
 """Functions of `math` on a number that varies: one variant for all of them, and the exceptions that eager raises."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,3 +138,18 @@ def test_the_distance_of_two_numbers_that_vary_is_a_relation() -> None:
     for i in range(10):
         assert torch.equal(compiled(X, 0.3 + 0.37 * i, 1.1 + 0.11 * i), fn(X, 0.3 + 0.37 * i, 1.1 + 0.11 * i))
     assert counter.frame_count <= 3
+
+
+def test_a_warning_that_is_an_error() -> None:
+    def fn(x: torch.Tensor, s: float) -> torch.Tensor:
+        return x * np.log(s)
+
+    compiled = dynajit.compile(fn, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for s in (1.5, 2.5, -1.0, 3.5, -2.0, 4.5):
+            if s > 0:
+                assert torch.equal(compiled(X, s), fn(X, s))
+            else:
+                with pytest.raises(RuntimeWarning, match="invalid value encountered in log"):
+                    compiled(X, s)
