@@ -44,13 +44,6 @@ class SplitGraph:
     results: tuple[tuple[int, int], ...]
     constants: tuple[Any, ...]
 
-    @property
-    def work(self) -> int:
-        """How many elements the host's calls make, as far as their number is known."""
-        made = [value_of(node) for node in self.host.graph.nodes if node.op == "call_function"]
-        counts = [value.numel() for value in made if isinstance(value, torch.Tensor)]
-        return sum(count for count in counts if type(count) is int)
-
     def join(self, host: Compiled, device: Compiled) -> Compiled:
         """What takes and gives what the whole graph does, of the two compiled."""
 
@@ -63,16 +56,17 @@ class SplitGraph:
         return call
 
 
-def split(gm: GraphModule, in_kernels: Collection[Node]) -> SplitGraph | None:
+def split(gm: GraphModule, in_kernels: Collection[Node], above: int | None = None) -> SplitGraph | None:
     """The graph in two.
 
     Args:
         in_kernels: calls on the CPU that kernels of the device compute of numbers which they are given.
+        above: only if the host's calls make more elements than that.
     """
     results = results_of(gm)
     inputs = list(gm.graph.find_nodes(op="placeholder"))
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    host = _of_host(gm, in_kernels)
+    host = _of_host(gm, in_kernels, above)
     device = dict.fromkeys(node for node in calls if node not in host)
     if not host or not device or any(isinstance(one, Node) and one.op == "get_attr" for one in results):
         return None
@@ -95,6 +89,12 @@ def split(gm: GraphModule, in_kernels: Collection[Node]) -> SplitGraph | None:
     return SplitGraph(of_host, of_device, *taken, len(handed), places, constants)
 
 
+def _work(nodes: Iterable[Node]) -> int:
+    """How many elements the calls make, as far as their number is known."""
+    counts = [value.numel() for value in map(value_of, nodes) if isinstance(value, torch.Tensor)]
+    return sum(count for count in counts if type(count) is int)
+
+
 def _places(results: Sequence[Any], parts: Sequence[list[Node]]) -> Iterator[tuple[int, int]]:
     """As `SplitGraph.results` says."""
     found = {node: (where, at) for where, part in enumerate(parts) for at, node in enumerate(part)}
@@ -108,8 +108,9 @@ def _read(inputs: list[Node], by: dict[Node, None]) -> list[Node]:
     return [node for node in inputs if is_symbolic(value_of(node)) or not by.keys().isdisjoint(node.users)]
 
 
-def _of_host(gm: GraphModule, in_kernels: Collection[Node]) -> dict[Node, None]:
-    """The calls that only the CPU has to do with and that can be made first, in order."""
+def _of_host(gm: GraphModule, in_kernels: Collection[Node], above: int | None) -> dict[Node, None]:
+    """The calls that only the CPU has to do with and that can be made first, in order; none where they make no more
+    elements than `above`."""
     possible: set[Node] = set()
     wanted: set[Node] = set()
     drawn = False  # what can't be made first has drawn from the CPU's generator
@@ -124,7 +125,8 @@ def _of_host(gm: GraphModule, in_kernels: Collection[Node]) -> dict[Node, None]:
         by_itself = not is_symbolic(value_of(node)) and node not in in_kernels
         if mine and (by_itself or not wanted.isdisjoint(node.users)):
             wanted.add(node)
-    return dict.fromkeys(node for node in gm.graph.nodes if node in wanted)
+    found = dict.fromkeys(node for node in gm.graph.nodes if node in wanted)
+    return found if above is None or _work(found) > above else {}
 
 
 def _can_be_first(node: Node, drawn: bool) -> bool:

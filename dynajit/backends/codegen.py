@@ -223,8 +223,9 @@ def _compiled(
 ) -> Callable[..., Any]:
     """The graph's plan, ready to run. Raises what can't be planned or compiled."""
     recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
-    parts = host_part.split(gm, _in_kernels(gm, device)) if device.type != "cpu" else None
-    if parts is not None and (recorded or parts.work > _MUCH_FOR_THE_HOST):
+    above = None if recorded else _MUCH_FOR_THE_HOST
+    parts = host_part.split(gm, _in_kernels(gm, device), above) if device.type != "cpu" else None
+    if parts is not None:
         inside = [(parts.host, _CPU), (parts.device, device)]
         return parts.join(*(_compiled(settings, part, fake_inputs(part), phase, where) for part, where in inside))
     name = f"{phase}_{next(_serial)}"

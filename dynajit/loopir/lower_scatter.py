@@ -131,9 +131,9 @@ def _index_copy(build: Builder, x: Value, dim: int, index: Value, source: Value)
 def _index_put(
     build: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    used = [dim for dim, index in enumerate(indices) if index is not None]
-    if len(used) == 1 and indices[used[0]].dtype is torch.bool:  # type: ignore[union-attr]
-        return _masked_put(build, x, used[0], indices[used[0]], values, accumulate)  # type: ignore[arg-type]
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and given[0][1].dtype is torch.bool:
+        return _masked_put(build, x, *given[0], values, accumulate)
     first, at = indexed(build, x, indices)
     shared = broadcast(*(index.shape for index in indices if index is not None))
     rest = [size for dim, size in enumerate(x.shape) if dim >= len(indices) or indices[dim] is None]
@@ -157,7 +157,7 @@ def _masked_put(build: Builder, x: Value, first: int, mask: Value, values: Value
 
     def chosen(axes: Axes) -> Scalar:
         old = build.element(x, axes)
-        new = build.element(values, (*axes[:first], axes[first], *axes[last:]))
+        new = build.element(values, (*axes[: first + 1], *axes[last:]))
         new = apply("add", old, new) if accumulate else new
         return convert(select(build.element(mask, axes[first:last]), new, old), dtype)
 

@@ -101,6 +101,12 @@ def test_what_is_carried_to_the_device_is_handed_there() -> None:
     )
 
 
+def test_little_work_stays_where_that_is_asked() -> None:
+    gm = graph_of(lambda x, c: (x * 2, c + 1, c.exp()), "meta", "cpu")
+    assert split(gm, (), 7) is not None
+    assert split(gm, (), 8) is None
+
+
 def test_what_waits_for_the_device_stays() -> None:
     assert split(graph_of(lambda x: (x.to("cpu") + 1, x * 2), "meta"), ()) is None
     assert split(graph_of(lambda c: (c + 1,), "cpu"), ()) is None

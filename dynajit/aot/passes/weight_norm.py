@@ -11,12 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import get_computation_dtype
 
 aten = torch.ops.aten
-
-
-def _wide(v: Tensor) -> torch.dtype:
-    return torch.float32 if v.dtype in (torch.float16, torch.bfloat16) else v.dtype
 
 
 def _others(v: Tensor, dim: int) -> list[int]:
@@ -24,14 +21,14 @@ def _others(v: Tensor, dim: int) -> list[int]:
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    wide = _wide(v)
+    wide = get_computation_dtype(v.dtype)
     whole = v.to(wide)
     norm = (whole * whole).sum(_others(v, dim), keepdim=True).sqrt()
     return (whole * (g.to(wide) / norm)).to(v.dtype), norm
 
 
 def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    wide = _wide(v)
+    wide = get_computation_dtype(v.dtype)
     whole, grads, norms = v.to(wide), grad.to(wide), norm.to(wide)
     along = (grads * whole).sum(_others(v, dim), keepdim=True)  # of the gradient, along v
     grad_v = g.to(wide) / norms * (grads - whole * (along / (norms * norms)))

@@ -56,11 +56,10 @@ def called_on_number(
     known: dict[str, Any] = {"math": math, "function": fn}
     texts, shown = [], []
     for key, arg in args.items():
-        text = f"given_{key}"
-        seen = repr(arg.const()).replace("{", "{{").replace("}", "}}") if arg not in varying else ""
         if isinstance(arg, SymVal):
             text, seen = symbols.readable(_tree(arg)), symbols.readable(_tree(arg), {name: "{0}"})
         else:
+            text, seen = f"given_{key}", repr(arg.const()).replace("{", "{{").replace("}", "}}")
             known[text] = arg.const()
         if key in kinds:
             known[f"kind_{key}"] = kinds[key]
