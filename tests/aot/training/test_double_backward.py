@@ -176,8 +176,10 @@ def _gradients(f: Callable[..., Any], wanted: str) -> list[Any]:
 )
 def test_through_several_graphs(f: Callable[..., Any], wanted: str, backend: str) -> None:
     found, expected = _gradients(dynajit.compile(f, backend=backend), wanted), _gradients(f, wanted)
-    close = 2e-2 if f is _in_bfloat16 else 1e-4
-    torch.testing.assert_close(found, expected, rtol=close, atol=close)
+    for each, value in zip(found, expected, strict=True):
+        # a sum of bfloat16 is as exact as the greatest number in it, and each processor adds in its own order
+        close = 2e-2 * max(float(value.abs().max()), 1) if f is _in_bfloat16 else 1e-4
+        torch.testing.assert_close(each, value, rtol=1e-4, atol=close)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "codegen"])

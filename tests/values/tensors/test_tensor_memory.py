@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import dynajit
-from dynajit.testing import CompileCounter, assert_same
+from dynajit.report import records
+from dynajit.testing import CompileCounter, assert_same, require_no_capture
 
 X = torch.arange(8.0)
 
@@ -73,9 +74,22 @@ def resized(x: Tensor) -> Any:
     return y.shape, y.untyped_storage().size(), x + 1
 
 
-@pytest.mark.parametrize("fn", [version_behind_a_write, version_of_data, other_uses_of_a_storage, resized])
+@pytest.mark.parametrize("fn", [version_behind_a_write, version_of_data, resized])
 def test_same_as_eager(fn: Callable[..., Any]) -> None:
     assert_same(fn, X, repeat=3)
+
+
+def test_addresses_that_are_others_at_every_call_do_not_compile_for_ever() -> None:
+    """Every result is held, so that no memory is given out twice."""
+    run, seen = dynajit.compile(other_uses_of_a_storage, backend="eager"), []  # type: Any, list[Any]
+    held = [run(X) for _ in range(4)]
+    with records.listen(seen.append):
+        held += [run(X) for _ in range(4)]
+    require_no_capture(seen, "a later call")
+    assert len({y.data_ptr() for *_, y in held}) == len(held)
+    for *same, y in held:
+        assert same == [*other_uses_of_a_storage(X)[:2]]
+        torch.testing.assert_close(y, X * 2)
 
 
 def test_bases_of_views_that_are_arguments() -> None:
