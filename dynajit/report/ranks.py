@@ -36,6 +36,7 @@ _recent: collections.deque[str] = collections.deque(maxlen=_RECENT)
 _told = 0
 _last_error = 0  # the `id` of the exception that was seen last: it passes through several calls
 _watching = False
+_waiting: threading.Thread | None = None  # for a store that does not answer
 
 
 @contextlib.contextmanager
@@ -46,14 +47,14 @@ def compiling(record: CompileRecord) -> Iterator[None]:
         return
     _watch()
     frame = f"{record.compile_id} {record.code_name} ({record.filename}:{record.firstlineno})"
-    _leave({"does": f"is compiling {frame}"})
+    _bounded(lambda: _leave({"does": f"is compiling {frame}"}))
     try:
         yield
     finally:
         if record.graphs:
             sent = ", ".join(_collectives(record)) or "no collectives"
             _recent.append(f"{frame}: {len(record.graphs)} graphs with {sent}, {len(record.breaks)} breaks")
-        _leave({})
+        _bounded(lambda: _leave({}))
 
 
 def failed(error: BaseException) -> None:
@@ -139,10 +140,16 @@ def _found(store: Any, rank: int) -> dict[str, Any] | None:
 
 
 def _bounded(work: Callable[[], None]) -> None:
-    """Do it in a thread, and wait for it no longer than twice the patience: the store's server may be gone."""
-    thread = threading.Thread(target=work, name="dynajit ranks", daemon=True)
-    thread.start()
-    thread.join(2 * _PATIENCE_S)
+    """Do it in a thread, and wait for it no longer than twice the patience: the store's server may be gone.
+
+    While a thread still waits for an answer, nothing more is asked: compiles don't wait one after the other.
+    """
+    global _waiting
+    if _waiting is not None and _waiting.is_alive():
+        return
+    _waiting = threading.Thread(target=work, name="dynajit ranks", daemon=True)
+    _waiting.start()
+    _waiting.join(2 * _PATIENCE_S)
 
 
 def _report(rank: int, size: int, said: dict[str, str]) -> None:
