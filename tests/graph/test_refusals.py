@@ -530,3 +530,15 @@ def test_pivots_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(torch.linalg.ldl_solve, factors, pivots, torch.randn(3, 2, dtype=torch.float64))
     assert_same(torch.linalg.lu_solve, *torch.linalg.lu_factor(a), torch.randn(3, 2, dtype=torch.float64))
     assert not tried
+
+
+def test_sizes_of_recurrent_layers_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's layer believes what it is told of the weights' sizes: a trial with weights of one element reads, and
+    writes, far beyond them."""
+    tried = []
+    known = refusals._tried
+    monkeypatch.setattr(refusals, "_tried", lambda func, *rest: tried.append(str(func)) or known(func, *rest))
+    lstm, x = torch.nn.LSTM(8, 24, bidirectional=True).bfloat16(), torch.randn(5, 3, 8, dtype=torch.bfloat16)
+    with torch.no_grad():
+        torch.testing.assert_close(dynajit.compile(lstm)(x), lstm(x))
+    assert not any("rnn" in name for name in tried)
