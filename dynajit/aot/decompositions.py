@@ -144,6 +144,15 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return torch.ops.aten.cat.default(kept, dim) if same and 0 < len(kept) < len(tensors) else NotImplemented
 
 
+def _bmm(one: torch.Tensor, other: torch.Tensor) -> Any:
+    """One matrix for the whole batch: the batch's rows are those of one product. `matmul` makes batches of it where it
+    takes a transposed tensor and weights without gradients, and libraries copy the matrix for each of them."""
+    batch, rows, inner = one.shape
+    if type(other.stride(0)) is not int or other.stride(0) != 0 or not at_hand(batch):
+        return NotImplemented
+    return (one.reshape(batch * rows, inner) @ other[0]).view(batch, rows, other.shape[-1])
+
+
 # In every graph, also those that run operator by operator.
 ALWAYS: Decompositions = {
     torch.ops.aten.bernoulli.p: _bernoulli,
@@ -152,7 +161,7 @@ ALWAYS: Decompositions = {
 }
 _CODEGEN: Decompositions = {torch.ops.aten.cat.default: _cat}
 # On CPUs; a GPU draws in another way.
-_OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
+_OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout, torch.ops.aten.bmm.default: _bmm}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
 # many operators that don't fuse (training batch norm on CPUs, embedding and index backward, pooling, upsampling).

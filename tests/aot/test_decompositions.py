@@ -99,7 +99,8 @@ def test_names_are_decomposed() -> None:
     assert [name for name in decompositions._NAMES if name not in found and hasattr(torch.ops.aten, name)] == []
 
 
-def test_cat_leaves_out_what_is_empty() -> None:
+def operators_of(fn: Callable, *args: torch.Tensor) -> list[str]:
+    """What is left of a function, which gives what it gives in eager."""
     called = []
 
     def compile_fn(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable:
@@ -109,5 +110,20 @@ def test_cat_leaves_out_what_is_empty() -> None:
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable:
         return compile_joint(gm, inputs, compile_fn, decompositions.for_codegen())
 
-    assert_same(lambda x: torch.cat([x[0, :0], x * 2], 0), torch.randn(2, 3), backend=backend, graphs=1)
+    assert_same(fn, *args, backend=backend, graphs=1)
+    return called
+
+
+def test_cat_leaves_out_what_is_empty() -> None:
+    called = operators_of(lambda x: torch.cat([x[0, :0], x * 2], 0), torch.randn(2, 3))
     assert called == ["aten.mul.Tensor", "aten.cat.default"]
+
+
+@pytest.mark.parametrize("fn", [F.linear, lambda x, w: x @ w.t(), lambda x, w: torch.bmm(x, w.t().expand(7, 5, 3))])
+def test_one_matrix_for_a_batch_is_one_product(fn: Callable) -> None:
+    called = operators_of(lambda x, w: fn(x.transpose(0, 1), w), torch.randn(2, 7, 5), torch.randn(3, 5))
+    assert called.count("aten.mm.default") == 1 and "aten.bmm.default" not in called
+
+
+def test_one_matrix_for_a_batch_of_nothing() -> None:
+    operators_of(lambda x, w: torch.bmm(x, w.expand(0, 5, 3)), torch.randn(0, 2, 5), torch.randn(5, 3))
