@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -91,9 +91,9 @@ def aot_options() -> dict[str, Any]:
 
     Donated buffers make backward(retain_graph=True) an error that eager doesn't raise. A backward graph compiled when
     backward is first called would be compiled under whatever frame hook is active there, and its failure would be
-    nobody's.
+    nobody's. Equal nodes are merged by a pass of ours.
     """
-    return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
+    return {"donated_buffer": False, "force_non_lazy_backward_lowering": True, "cse": False}
 
 
 def exact_release() -> tuple[str, str]:
@@ -112,21 +112,6 @@ def group_store() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.distributed_c10d._get_default_store()
-
-
-@contextlib.contextmanager
-def never_merged(packets: Sequence[Any]) -> Iterator[None]:
-    """Inside, torch's partitioner does not take two equal calls of these operators for one, as it does not of those
-    that draw."""
-    import torch._functorch.compile_utils as compile_utils
-
-    repeated: list[Any] = compile_utils.rand_ops
-    repeated.extend(packets)
-    try:
-        yield
-    finally:  # another thread may have added the same ones
-        for packet in packets:
-            repeated.remove(packet)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,6 @@ from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.config import config
 from dynajit.graph.meta import memory, note_graph, notes, value_of
-from dynajit.op_facts import facts as facts_of
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
@@ -314,17 +313,10 @@ def _partition(
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     joint = run_passes(joint, passes)
-    with torch_compat.never_merged(_collectives(joint)):
-        forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not
     passes.phase, passes.backward = "partition", backward
     return run_passes(forward, passes), backward
-
-
-def _collectives(joint: torch.fx.GraphModule) -> list[Any]:
-    """What communicates there. Each of two equal ones has its part in what other ranks do, which may run eagerly."""
-    targets = {node.target for node in joint.graph.nodes if node.op == "call_function"}
-    return [target.overloadpacket for target in targets if facts_of(target).communicates]
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from dynajit.aot.modes import in_inference_mode, without_inference_mode
 from dynajit.aot.passes.batch_norm import drop_statistics
 from dynajit.aot.passes.collectives import start_early_wait_late
 from dynajit.aot.passes.depthwise import contiguous_where_small
+from dynajit.aot.passes.equal_nodes import merge_equal
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.aot.passes.layouts import with_layouts
 from dynajit.aot.passes.recurrent import layer_by_layer
@@ -216,6 +217,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("mark_results", ("joint",), _mark_results, applies=_saves_by_itself),
     Pass("part_reads", ("joint",), _part_reads, applies=_saves_by_itself),
+    Pass("equal_nodes", ("joint",), _simple(merge_equal)),
     Pass("separate_results", ("partition",), _simple(separate_results)),
     Pass("join_reads", ("partition",), _both(lambda f, b, c: join_reads(f, b, c.n_results, c.read_twice))),
     Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: shrink_saved_tensors(f, b, c.n_results))),
