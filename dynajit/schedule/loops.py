@@ -52,7 +52,7 @@ from dynajit.loopir.nodes import (
     scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
-from dynajit.loopir.size import divides, hint_of
+from dynajit.loopir.size import Size, divides, hint_of
 from dynajit.schedule.fuse import Group, row_of
 from dynajit.schedule.target import CPU, KernelTarget
 
@@ -488,16 +488,21 @@ class _Draft:
 
     def _parts_of_address(self, tensor: Tensor, at: tuple[Scalar, ...]) -> tuple[Index, list[Scalar]]:
         """What only indices decide is summed as one; the rest moves by its dimension's stride."""
-        even, uneven = constant(0), []
+        even = constant(0)
+        joined: list[tuple[Scalar, int | Size]] = []
         for place, stride in zip(at, tensor.stride, strict=True):
             if isinstance(place, Position):
                 even = even + place.index * stride
             elif isinstance(place, Const):
                 even = even + int(place.value) * stride
-            elif stride == 1:
-                uneven.append(place)
             else:
-                uneven.append(nodes.op("mul", (place, number(stride, torch.int64)), torch.int64))
+                joined.append((place, stride))
+                while len(joined) > 1 and (one := _as_one(*joined[-2:])) is not None:
+                    joined[-2:] = [one]
+        uneven = [
+            place if stride == 1 else nodes.op("mul", (place, number(stride, torch.int64)), torch.int64)
+            for place, stride in joined
+        ]
         self.addresses[even] = None
         return even, uneven
 
@@ -634,6 +639,25 @@ def decided(condition: Scalar, limits: Callable[[Scalar], tuple[int | None, int 
     if condition.name == "lt":
         return True if high < bound.value else False if low >= bound.value else None
     return (True if low >= bound.value else False if high < bound.value else None) if condition.name == "ge" else None
+
+
+def _as_one(whole: tuple[Scalar, int | Size], rest: tuple[Scalar, int | Size]) -> tuple[Scalar, int | Size] | None:
+    """Two dimensions into which one number was divided, and their strides, as one: `(n / c) * (c * s) + (n % c) * s` is
+    `n * s`, and `n % (k * c) * s` where the first is `(n / c) % k`. Places are not negative."""
+    (high, step), (low, stride) = whole, rest
+    if not (isinstance(low, Op) and low.name == "intmod" and isinstance(high, Op)):
+        return None
+    place, divisor = low.arguments
+    if not isinstance(divisor, Const) or not type(step) is type(stride) is int or step != divisor.value * stride:
+        return None
+    if high.name == "intdiv" and high.arguments == low.arguments:
+        return place, stride
+    inside, count = high.arguments[0], high.arguments[-1]
+    divided = isinstance(inside, Op) and inside.name == "intdiv" and inside.arguments == low.arguments
+    if high.name == "intmod" and divided and isinstance(count, Const):
+        both = number(int(count.value * divisor.value), torch.int64)
+        return nodes.op("intmod", (place, both), torch.int64), stride
+    return None
 
 
 def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:

@@ -105,3 +105,21 @@ def test_what_lies_across_is_read_in_tiles(shape: tuple[int, int], dtype: torch.
     x, y = (torch.randn(shape) * 20).to(dtype), (torch.randn(shape[::-1]) * 20).to(dtype)
     plan = check(lambda x, y: x.t() + y, x, y, kernels=1)
     assert "turn_" in plan.source or dtype is torch.uint8
+
+
+def test_a_tile_serves_the_axes_that_it_does_not_depend_on() -> None:
+    """The weights of places, which lie across, are the same for a dimension between them."""
+    x, w = torch.randn(2, 70, 6, 40), torch.randn(2, 1, 40, 70).permute(0, 3, 1, 2)
+    plan = check(lambda x, w: x + w, x, w, kernels=1)
+    body = plan.source[plan.source.index("turn_32((") :]
+    assert plan.source.count("turn_32((") == 1 and "< 6; ++" in body
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (3, 2, 5, 7)], ids=str)
+def test_a_number_divided_by_sizes_and_put_together_again_is_itself(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    places = torch.randint(x[0].numel(), (shape[0], 50))
+    plan = check(lambda x, i: x.flatten(1).gather(1, i) + 1, x, places, kernels=1)
+    assert "% INT64_C" not in plan.source
+    # not so where the axes lie otherwise
+    check(lambda x, i: x.transpose(1, 2).flatten(1).gather(1, i) + 1, x, places)

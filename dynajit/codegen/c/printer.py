@@ -556,18 +556,26 @@ class _Printer(Lanes):
         kernel = self.kernel
         along = kernel.inner[-1]
         others = tuple(a for a in kernel.outer if a is not across)
-        blocks = self._open_blocks(others, _rounded_up(across.size, ACROSS))
+        turned = self._turned_loads(across, along)
+        # a tile serves all of the axes that what is turned does not depend on, if enough is left for the threads
+        inside = tuple(a for a in others if all(stride_of(load.address, a) == 0 for load in turned))
+        outside = tuple(a for a in others if a not in inside)
+        if hint_of(points_of(outside)) * hint_of(across.size) < 2 * ACROSS * torch.get_num_threads():
+            inside, outside = (), others
+        blocks = self._open_blocks(outside, _rounded_up(across.size, ACROSS))
         self.watch()
         self._bounds("y", f"o % {blocks} * {ACROSS}", ACROSS, across)
         self.open(f"for (int64_t x = 0; x < {along.size}; x += {ALONG})")
         self._bounds("x", "", ALONG, along)
-        for load in self._turned_loads(across, along):
+        for load in turned:
             self._turn(load, across, along)
+        for each in inside:
+            self.open(f"for (int64_t {each.name} = 0; {each.name} < {each.size}; ++{each.name})", has=[each])
         self.open(f"for (int64_t {across.name} = y; {across.name} < y_end; ++{across.name})", has=[across])
         (section,) = kernel.sections
         self._last_loop(section, along, ("x", "x_end"), [])
-        self.close()
-        self.close()
+        for _ in range(len(inside) + 2):
+            self.close()
         self.tell()
         self.close()
 
