@@ -32,7 +32,7 @@ from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length, drain
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
-from dynajit.values.containers.sets import SetVal
+from dynajit.values.containers.sets import SetVal, set_part
 from dynajit.values.core.registry import Model
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Direct, GraphBreak, NotReal, Raised, Tracer, Value
@@ -419,7 +419,7 @@ class Calls(Tracer):
 
     def unpack_hinted(self, value: Value) -> list[Value]:
         """As `unpack`, for those that ask an object for its length before they read it: `list`, `tuple`, `[*x]`."""
-        if not isinstance(value, ObjVal) or value.payload is not None:
+        if not isinstance(value, ObjVal):
             return self.unpack(value)
         iterator = value.iterate(self)
         for name in ("__len__", "__length_hint__"):
@@ -438,7 +438,7 @@ class Calls(Tracer):
         return self.unpack(iterator)
 
     def unpack_set(self, value: Value) -> list[Value]:
-        entries = getattr(value, "entries", None)
+        entries = getattr(set_part(value), "entries", None)
         if entries is not None and not isinstance(value, DictVal):
             return list(entries.values())
         return self.unpack(value)

@@ -44,7 +44,7 @@ class OutsideList(ListVal):
     def __init__(self, tx: Tracer, real: list[Any], source: Source, raw: bool = False) -> None:
         self._tx = tx
         self._real = real
-        self._raw = raw
+        self.raw = raw
         self.source: Source = source
         self._items: list[Any] | None = None  # None while nothing depends on the length
         self._added: list[Value] = []  # appended until then
@@ -60,7 +60,7 @@ class OutsideList(ListVal):
         return self._items  # type: ignore[return-value]
 
     def _place(self, index: int) -> Source:
-        return ItemSource(self.source, index, self._raw)
+        return ItemSource(self.source, index, self.raw)
 
     def length(self, tx: Tracer) -> Value:
         if self._items is not None:

@@ -570,7 +570,7 @@ def setdefault(tx: Tracer, self: DictVal, key: Value, default: Value | None = No
 
 @dict_method
 def update(tx: Tracer, self: DictVal, other: Value | None = None, /, **kwargs: Value) -> None:
-    for key, value in pairs_of(tx, other) if other is not None else ():
+    for key, value in pairs_of(tx, other, self.kind) if other is not None else ():
         self.setitem(tx, key, value)
     for name, value in kwargs.items():
         self.setitem(tx, ConstVal(name), value)
@@ -596,13 +596,19 @@ def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None
         self.remove(tx, {key.hash_key(tx): (key, value), **self.entries})
 
 
-def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
-    """Keys and values of a mapping, or of an iterable of pairs."""
+def _is_asked(kind: type, own: type, into: type) -> bool:
+    """Whether C code that copies an instance of a subclass of `own` has to ask it for its keys and values: a dict does
+    so if it has an `__iter__` of its own, as an OrderedDict has."""
+    if into is dict and getattr(kind, "__iter__", None) is dict.__iter__:
+        return False
+    return any(getattr(kind, name) is not getattr(own, name) for name in ("keys", "__getitem__"))
+
+
+def pairs_of(tx: Tracer, value: Value, into: type = dict) -> list[tuple[Value, Value]]:
+    """Keys and values of a mapping, or of an iterable of pairs, as they are put `into` a dict or an OrderedDict."""
     payload = getattr(value, "payload", None)
     mapping = value if isinstance(value, DictVal) else payload
-    # as CPython does, a subclass is asked if it has an __iter__ of its own
-    own = next((base for base in value.py_type().__mro__ if "__iter__" in base.__dict__), object)
-    if isinstance(mapping, DictVal) and own in (dict, mapping.kind):
+    if isinstance(mapping, DictVal) and (value is mapping or not _is_asked(value.py_type(), mapping.kind, into)):
         return mapping.items(tx)
     if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
         with tx.not_resumable():

@@ -23,6 +23,7 @@ from dynajit.values.containers.identity import identical
 from dynajit.values.containers.iterators import LONGEST, PositionIterator, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.containers.watched import Contents, Watch, read_item
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.registry import Model, entering
@@ -429,6 +430,7 @@ class ListVal(SequenceVal):
     items: Any = Contents()
     contents_name = "items"
     watches: tuple[Watch, ...] = ()
+    raw = False  # whether the real list is of a subclass
 
     def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
         self.items = list(items)
@@ -508,7 +510,10 @@ class ListVal(SequenceVal):
         out.push_list(self.items)
 
     def emit_effect(self, out: Any) -> None:
-        """Bring the real list up to date: `real[:] = items`."""
+        """Bring the real list up to date: `real[:] = items`, without running code of a subclass."""
+        if self.raw:
+            out.run(list.__setitem__, self.source, slice(None), Pushed(lambda out: out.push_list(self.items)))
+            return
         out.push_list(self.items)
         out.load(self.source)
         out.emit.load_const(slice(None))
@@ -527,7 +532,7 @@ _HINTS = ("__len__", "__length_hint__")
 @list_method
 def extend(tx: Tracer, self: ListVal, other: Value) -> None:
     if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
-        self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
+        self.extend(tx, tx.unpack(other))
         return
     if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
         with left_to_real_call():  # what came before is in the list by then

@@ -102,6 +102,12 @@ def _set_like(tx: Tracer, value: Value) -> SetLike | None:
     return value if isinstance(value, SetLike) else None
 
 
+def set_part(value: Value) -> Value:
+    """What C takes of an iterable where it makes or fills a set: of a set subclass's instance the members, unasked."""
+    held = getattr(value, "payload", None)
+    return held if isinstance(held, SetVal) else value
+
+
 class SetVal(SetLike):
     """A set or frozenset."""
 
@@ -125,6 +131,7 @@ class SetVal(SetLike):
     @staticmethod
     def of_items(tx: Tracer, items: Value | None, kind: type = set) -> SetVal:
         """`kind(items)`."""
+        items = items and set_part(items)
         made = SetVal.of(tx, tx.unpack_set(items) if items is not None else [], kind)
         given = None if items is None else as_given(items, made.entries)
         if type(given) is History:

@@ -29,6 +29,7 @@ from dynajit.values.objects.objects import ClassVal, ObjVal, lookup_type, payloa
 from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.objects.subclasses import make_payload
 from dynajit.values.objects.suspended_generator import SuspendedGenerator
+from dynajit.values.polyfills import ORDERED
 from dynajit.values.scalars.constant import ConstVal, is_none
 
 # what changes an object bit by bit: where that raises, the real one has changed so far
@@ -161,6 +162,29 @@ for _name in ("__setitem__", "__delitem__", "pop", "popitem", "clear", "update",
 @builtin(dict.__init__, collections.OrderedDict.__init__)
 def dict_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     return payload_of(self).call_method(tx, "update", args, kwargs)
+
+
+def _asking_subclass(model: Model, polyfill: Callable[..., Any]) -> Model:
+    """`model`, or the polyfill for an instance of a subclass, which is asked."""
+
+    @functools.wraps(model)
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:
+        if payload_of(self) is not self:
+            return tx.run_python(polyfill, [self, *args], kwargs)
+        return model(tx, self, *args, **kwargs)
+
+    return wrapped
+
+
+for _called, _polyfill in ORDERED.items():
+    BUILTINS[_called] = _asking_subclass(BUILTINS[_called], _polyfill)
+
+
+@builtin(dict.copy)
+def dict_copy(tx: Tracer, self: Value) -> Value:
+    made = DictVal()
+    made.call_method(tx, "update", [self], {})
+    return made
 
 
 @builtin(collections.defaultdict.__init__)

@@ -335,6 +335,43 @@ def not_equal(self: Any, value: Any) -> Any:
     return found if found is NotImplemented else not found
 
 
+def ordered_update(self: Any, other: Any = (), /, **kwargs: Any) -> None:
+    """`OrderedDict.update` and `__init__` of a subclass, whose `__setitem__` stores."""
+    if type(other) is not dict and hasattr(other, "keys"):
+        for key in other.keys():  # noqa: SIM118 - an `__iter__` of its own isn't asked
+            self[key] = other[key]
+    else:
+        for key, value in other.items() if hasattr(other, "items") else other:
+            self[key] = value
+    for key, value in kwargs.items():
+        self[key] = value
+
+
+def ordered_setdefault(self: Any, /, key: Any, default: Any = None) -> Any:
+    """`OrderedDict.setdefault` of a subclass."""
+    if key in self:
+        return self[key]
+    self[key] = default
+    return default
+
+
+def ordered_copy(self: Any, /) -> Any:
+    """`OrderedDict.copy` of a subclass; attributes are not copied."""
+    copied = type(self)()
+    for key in collections.OrderedDict.__iter__(self):
+        copied[key] = self[key]
+    return copied
+
+
+#: methods of an OrderedDict that ask an instance of a subclass
+ORDERED: dict[Any, Callable[..., Any]] = {
+    collections.OrderedDict.__init__: ordered_update,
+    collections.OrderedDict.update: ordered_update,
+    collections.OrderedDict.setdefault: ordered_setdefault,
+    collections.OrderedDict.copy: ordered_copy,
+}
+
+
 #: what is traced in place of functions that take the same
 TRACED: dict[Any, Callable[..., Any]] = {
     object.__ne__: not_equal,
