@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from dynajit.guards.source import CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
+from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.objects import MISSING, ObjVal, lookup_type
 from dynajit.values.scalars.constant import ConstVal, declined, is_literal
@@ -31,6 +33,7 @@ from dynajit.values.scalars.constant import ConstVal, declined, is_literal
 ASKING, SUBCLASSES_OFF, ALL_OFF = 0, 1, 2
 _TORCH_C: Any = torch._C  # its stubs lack what is read here
 _TENSOR_CLASSES = (torch.Tensor, torch._C.TensorBase)
+_OPERATOR_FUNCTIONS = frozenset(each for each in vars(operator).values() if callable(each))
 
 
 def state_now() -> int:
@@ -146,7 +149,12 @@ def dispatch(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if not objects and not modes:
         return None
     call = _spied(tx, op, target, args, kwargs, modes)
-    return None if call is None else ask(tx, call.func, objects, call.args, call.kwargs)
+    if call is None:
+        return None
+    name = target if op == "call_method" else f"__{target.__name__}__" if target in _OPERATOR_FUNCTIONS else ""
+    # of a TypeError an operator makes NotImplemented: the other operand is asked, and the words are Python's
+    with left_to_real_call(TypeError) if name.startswith("__") else contextlib.nullcontext():
+        return ask(tx, call.func, objects, call.args, call.kwargs)
 
 
 def attribute(tx: Tracer, owner: Value, name: str) -> Value | None:
@@ -176,17 +184,20 @@ def _ask_mode(tx: Tracer, given: list[Value]) -> Value:
     place = max(index for index, mode in enumerate(modes) if not isinstance(mode, ConstVal))
     tx.opening()
     tx.overrides.set("modes", modes[:place])
-    answer = tx.call(modes[place].getattr(tx, "__torch_function__"), given, {})
-    tx.overrides.set("modes", modes)
-    return answer
+    try:
+        return tx.call(modes[place].getattr(tx, "__torch_function__"), given, {})
+    finally:  # what it raises may be caught
+        tx.overrides.set("modes", modes)
 
 
 @contextlib.contextmanager
 def functions_off(tx: Tracer, state: int) -> Iterator[None]:
     """Nobody (ALL_OFF), or no argument (SUBCLASSES_OFF), is asked in the body."""
     before = tx.overrides.turn_off(state)
-    yield
-    tx.overrides.set("off", before)
+    try:
+        yield
+    finally:  # what is raised may be caught
+        tx.overrides.set("off", before)
 
 
 # ------------------------------------------------------------------------------------------------------ the spies
