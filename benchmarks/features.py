@@ -2,14 +2,15 @@
 
     python benchmarks/features.py [REGEX] [--save] [--only dynajit]
 
-Each program is called three times by each compiler, on fresh inputs; graphs are run eagerly, and answers compared to
-the bit. Graphs and breaks are those of all three calls; what the third one compiles is told. One more feature: a
+Each program is called three times or more by each compiler, on fresh inputs; graphs are run eagerly, and answers
+compared to the bit. Graphs and breaks are those of all calls; what the last one compiles is told. One more feature: a
 function behind `@feature` that gives a function and its arguments.
 """
 
 import contextlib
 import copy
 import dataclasses
+import io
 import random
 import re
 import sys
@@ -17,8 +18,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import features_idioms  # noqa: F401 - fills FEATURES
+import features_loops  # noqa: F401 - fills FEATURES
+import features_models  # noqa: F401 - fills FEATURES
 import features_modules  # noqa: F401 - fills FEATURES
 import features_more  # noqa: F401 - fills FEATURES
+import features_parts  # noqa: F401 - fills FEATURES
 import features_python  # noqa: F401 - fills FEATURES
 import features_torch  # noqa: F401 - fills FEATURES
 import features_trained  # noqa: F401 - fills FEATURES
@@ -62,15 +67,16 @@ class Counting:
 
 
 def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a caller sees of one call: the result or the exception, and the arguments."""
-    with contextlib.redirect_stdout(None):
+    """What a caller sees of one call: the result or the exception, the arguments, and what was printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         try:
             result = fn(*args)
             if isinstance(result, Tensor) and result.requires_grad and not result.is_nested:
                 result.sum().backward()
-            return result, None, args
+            return result, None, args, printed.getvalue()
         except Exception as error:
-            return None, (type(error).__name__, str(error)), args
+            return None, (type(error).__name__, str(error)), args, printed.getvalue()
 
 
 def difference(actual: Any, expected: Any) -> str:
@@ -109,7 +115,7 @@ def look(compiler: str, make: Callable[[], Made]) -> Found:
         for number, call in enumerate(calls):
             before = counting.graphs, breaks_of(compiler)[0] if compiled else 0
             results.append(outcome(run, call))
-            if compiled and number == CALLS - 1:
+            if compiled and number == len(calls) - 1:
                 found.again = counting.graphs - before[0]
         sides.append(results)
     found.graphs = counting.graphs
@@ -202,9 +208,7 @@ def main() -> int:
     verdict += f" ({'; '.join(more)}). Not equal: {'; '.join(wrong) or 'none'}."
     print(verdict)
     if options.save:
-        about = (
-            "Graphs and breaks of three calls; graphs that the third call compiled; whether the answers are eager's."
-        )
+        about = "Graphs and breaks of three calls or more; what the last one compiles; whether the answers are eager's."
         body = "\n".join([about, "", str(table), "", verdict])
         print("written:", sbs.save("features", "Features", body, "python benchmarks/features.py --save"))
     return 1 if wrong else 0
