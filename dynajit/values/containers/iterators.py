@@ -6,9 +6,14 @@ To add an iterator, subclass `IteratorVal`.
 
 from __future__ import annotations
 
+import functools
+import gc
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.value import Exhausted, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -143,6 +148,59 @@ def _length(value: Any) -> int:
         return len(value)
     span = value.stop - value.start
     return max(0, (span + value.step - (1 if value.step > 0 else -1)) // value.step)
+
+
+class OutsideCount(IteratorVal):
+    """A real `itertools.count` of integers; it is advanced once the graph has run."""
+
+    kind = itertools.count
+
+    def __init__(self, source: Source, following: Value, step: Value) -> None:
+        self.source = source
+        self.following, self.step = following, step
+        self.taken = 0
+
+    @staticmethod
+    def outside(tx: Tracer, real: itertools.count[int], source: Source) -> OutsideCount | None:
+        """The model; None where what it counts are no plain integers."""
+        if _count_state(real) is None:
+            return None
+        tx.guard(source, "TYPE", itertools.count)
+        names = ("the next number of {}", "the step of {}")
+        parts = [
+            tx.wrap(read(real), CallSource(source, read, name)) for read, name in zip(_COUNTED, names, strict=True)
+        ]
+        return OutsideCount(source, *parts)
+
+    def next(self, tx: Tracer) -> Value:
+        found = self.following
+        check_length(self.taken)
+        tx.journal.touch(self)
+        tx.journal.set_attr(self, "following", found.operate(tx, operator.add, [found, self.step]))
+        tx.journal.set_attr(self, "taken", self.taken + 1)
+        return found
+
+    def emit_effect(self, out: Any) -> None:
+        out.run(_advance, self.source, self.taken)
+
+
+def _count_state(real: itertools.count[Any]) -> list[int] | None:
+    if any(type(held) is not int for held in gc.get_referents(real)):
+        return None  # its text might run the program's code
+    return [int(part) for part in repr(real)[len("count(") : -1].split(",")]
+
+
+def _counted(index: int, real: Any) -> int | None:
+    state = _count_state(real)
+    return None if state is None else [*state, 1][index]
+
+
+_COUNTED = (functools.partial(_counted, 0), functools.partial(_counted, 1))
+
+
+def _advance(real: itertools.count[int], times: int) -> None:
+    for _ in range(times):
+        next(real)
 
 
 class EnumerateIterator(IteratorVal):

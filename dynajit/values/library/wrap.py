@@ -13,6 +13,7 @@ import enum
 import functools
 import gc
 import inspect
+import itertools
 import math
 import re
 import threading
@@ -42,7 +43,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.report.shown import short
 from dynajit.symbols import is_symbolic
 from dynajit.values.containers.deque import DequeVal
-from dynajit.values.containers.iterators import LONGEST, check_length
+from dynajit.values.containers.iterators import LONGEST, OutsideCount, check_length
 from dynajit.values.containers.lazy_list import OutsideList
 from dynajit.values.containers.mapping import DictVal, DictViewVal
 from dynajit.values.containers.sequence import Lazy, ListVal, TupleVal, is_named_tuple
@@ -288,6 +289,11 @@ def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
     if id(obj) in tx.recorded:
         return _opaque(tx, obj, source, breaks.OUTPUT_CALL, "the list that warnings are appended to")
     return OutsideList(tx, obj, source)
+
+
+@wraps_type(itertools.count)
+def _count(tx: Tracer, obj: itertools.count[Any], source: Source) -> Value:
+    return OutsideCount.outside(tx, obj, source) or _instance(tx, obj, itertools.count, source)
 
 
 @wraps_type(collections.deque)
