@@ -17,8 +17,8 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
-from dynajit.values.tensors.autograd import reads_what_is_written
 from dynajit.values.tensors.point_to_point import left_unwaited
+from dynajit.values.tensors.python_code import out_of_order
 from dynajit.values.tensors.tensor_data import needs_old_data
 
 RAISING = (breaks.RAISES, breaks.OP_RAISES)
@@ -40,8 +40,8 @@ def wait_inside(tx: Interpreter) -> None:
 
 
 def keep_in_order(tx: Interpreter) -> None:
-    """Where code that the graph calls would read what this trace leaves written, or backward what it took away, the
-    next one ends at the call.
+    """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
+    one ends at the call.
 
     Raises:
         Retrace: another trace is to be made.
@@ -49,8 +49,8 @@ def keep_in_order(tx: Interpreter) -> None:
     if not tx.seen.data_ends_graphs and needs_old_data(tx):
         tx.seen.data_ends_graphs = True
         raise Retrace
-    if not tx.seen.written_for_functions and reads_what_is_written(tx):
-        tx.seen.written_for_functions = True
+    if found := out_of_order(tx) - tx.seen.out_of_order:
+        tx.seen.out_of_order |= found
         raise Retrace
 
 

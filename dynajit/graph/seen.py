@@ -65,8 +65,8 @@ class Seen:
         self.data_ends_graphs = False
         #: whether a handle of what is sent or received was found to be waited for after the graph
         self.handles_outlive_graphs = False
-        #: what an autograd.Function's methods read is written by the program around it, so a call ends the graph
-        self.written_for_functions = False
+        #: what has Python code that shares what is written with the program around it, so a call ends the graph
+        self.out_of_order: set[Any] = set()
 
     def expect(self, source: Source) -> None:
         """The number there is going to vary: a loop's counter, or what was symbolic before a break."""

@@ -11,7 +11,7 @@ import builtins
 import itertools
 import linecache
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynajit import torch_compat
@@ -124,8 +124,8 @@ class Interpreter(Calls):
         self.numbers_read: set[Source] = set()
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
-        #: names that methods of autograd.Functions in the graph read, which run with the graph; never goes back
-        self.read_by_functions: set[str] = set()
+        #: what the Python code reads and writes that runs with the graph, by what the graph calls; never goes back
+        self.python_code: dict[Any, Any] = {}
         self._steps = 0
         self._idle_end = idle_budget
         self._work_seen = 0
@@ -410,9 +410,9 @@ class Interpreter(Calls):
         self.models.append(value)
         self.journal.set_item(self._objects, id(obj), (obj, value))
 
-    def outside_objects(self) -> Collection[int]:
-        """The ids of the program's objects that the trace has read."""
-        return self._objects.keys()
+    def outside_objects(self) -> Mapping[int, tuple[Any, Value]]:
+        """The program's objects that the trace has read, with their models, by id."""
+        return self._objects
 
     def remember_tensor(self, value: TensorVal) -> None:
         self._keep.append(value.fake)

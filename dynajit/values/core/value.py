@@ -7,7 +7,7 @@ To add a model, subclass `Value` in the file named after the type and register i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
@@ -67,9 +67,10 @@ class Tracer(Protocol):
 
     graph: GraphBuilder
     journal: Journal
+    guards: Any  # `GuardSet`, of guards/program.py
     seen: Seen
     numbers_read: set[Source]  # whose values the trace depends on; never goes back
-    read_by_functions: set[str]
+    python_code: dict[Any, Any]  # what Python code shares that the graph calls: `SharedState`, tensors/python_code.py
     tensors: dict[int, Any]
     exceptions: Any  # `HandledExceptions`, of objects/exceptions.py
     open_generators: list[Any]
@@ -130,7 +131,7 @@ class Tracer(Protocol):
     def remember_tensor(self, value: Any) -> None: ...
     def known_object(self, obj: object, source: Source) -> Value | None: ...
     def remember_object(self, obj: object, value: Value) -> None: ...
-    def outside_objects(self) -> Collection[int]: ...
+    def outside_objects(self) -> Mapping[int, tuple[Any, Value]]: ...
 
     def caller_module(self) -> str: ...
     def is_compiling(self) -> bool: ...

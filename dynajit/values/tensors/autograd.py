@@ -6,13 +6,13 @@ that its backward is the user's; its forward and backward are traced on the side
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from dynajit.graph.shared_state import SharedState
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -25,6 +25,7 @@ from dynajit.values.polyfills.autograd import autograd_function
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.function_arguments import Build, function_recipe
+from dynajit.values.tensors.python_code import check_order
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 
@@ -35,10 +36,7 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
     if reads_empty_cells(tx, cls.obj):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads variables made here")
-    if tx.seen.written_for_functions:
-        raise GraphBreak(
-            breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads what the function writes"
-        )
+    check_order(tx, cls.obj, f"{cls.obj.__qualname__}.apply")
     named = [value for value in kwargs.values() if isinstance(value, _FUNCTIONS)]
     if named:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
@@ -85,8 +83,9 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
         with tx.not_resumable(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
     finally:
+        state = tx.python_code.setdefault(cls.obj, SharedState())
         for code, _ in tx.assumed.codes.values():
-            tx.read_by_functions.update(code.co_names, code.co_freevars)
+            state.reads.update(code.co_names, code.co_freevars)
         tx.assumed.codes = {**codes, **tx.assumed.codes}
         tx.static_numbers = static
         tx.journal.rollback(journal)
@@ -102,17 +101,3 @@ def _method(tx: Tracer, cls: ClassVal, name: str) -> Value:
     if isinstance(function, types.FunctionType) and function.__globals__["__name__"] == "torch.autograd.function":
         return tx.from_real(function.__wrapped__)  # type: ignore[attr-defined]  # behind once_differentiable
     return cls.getattr(tx, name)
-
-
-def reads_what_is_written(tx: Tracer) -> bool:
-    """Whether methods of a `Function`, which run when the graph runs or behind it, may read what this trace writes when
-    the graph has run: they name it."""
-    if not tx.read_by_functions:
-        return False
-    written = {name for _, name in (*tx.globals_written, *tx.class_writes)}
-    for value in tx.journal.dirty.values():
-        names = getattr(value, "changed_names", None) or getattr(value, "slots", None)
-        if names is None and value.source is not None and not issubclass(value.py_type(), torch.Tensor):
-            names = re.findall(r"\w+", value.source.name())  # of a container, or a variable
-        written.update(names or ())
-    return not written.isdisjoint(tx.read_by_functions)

@@ -42,6 +42,7 @@ from dynajit.values.tensors import graph_arrays, overrides
 from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
+from dynajit.values.tensors.python_code import check_order, note_code
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result
 from dynajit.values.tensors.wrapper_subclass import made_by_graph
 from dynajit.wrappers import is_wrapper
@@ -67,6 +68,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     """
     kwargs = _with_default_device(tx, target, kwargs)
     name = _name_of(target)
+    check_order(tx, target, name)
     made = (
         _of_array(tx, target, args, kwargs)
         or overrides.dispatch(tx, op, target, args, kwargs)
@@ -246,7 +248,8 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    if facts(target).draws or target in OPAQUE:
+    shared = note_code(tx, target)
+    if facts(target).draws or target in OPAQUE or (shared is not None and shared.has_effects()):
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = True
         note(node, changes=True)

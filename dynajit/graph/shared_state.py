@@ -1,0 +1,190 @@
+"""State that Python code shares with the program, where a graph calls such code: what it reads and writes there.
+
+In: what a node calls that has code of its own: an operator whose kernels are written in Python, a function that
+`allow_in_graph` marks. Out: its `SharedState`. The code is read, not run: names that it loads and stores, and objects
+that its global variables and closure lead to.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import dis
+import functools
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from dynajit.graph.opaque import OPAQUE
+from dynajit.op_facts import facts, overloads_of
+
+#: so many objects are looked at; code that more can be reached from is taken for code that isn't known
+_MAX_OBJECTS = 2_000
+#: what changes the object that it is called of, or another one that is named elsewhere
+_CHANGING = frozenset(
+    ("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update", "popitem")
+    + ("setdefault", "appendleft", "extendleft", "popleft", "rotate", "difference_update", "intersection_update")
+    + ("symmetric_difference_update", "move_to_end", "subtract", "next", "send", "set", "reset", "write", "fill", "put")
+)
+#: what writes, or reads, attributes and variables that strings name
+_WRITES_BY_NAME = frozenset(("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"))
+_BY_NAME = _WRITES_BY_NAME | {"getattr", "hasattr", "__getattribute__", "attrgetter"}
+_CONTAINERS = (list, dict, set, bytearray, collections.deque, contextvars.ContextVar)
+_PLAIN = (int, float, complex, str, bytes, types.NoneType, torch.Tensor)
+_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton"))
+_METHODS = re.compile(r"__\w+__")
+
+
+class SharedState:
+    """What code reads and writes beside its arguments.
+
+    Attributes:
+        known: whether all of the code was found; if not, it may read anything.
+        reads: names of variables and attributes.
+        writes: names of variables and attributes that it stores.
+        objects: containers, context variables and iterators that it reaches, by id.
+        changes: whether it may change one of these.
+    """
+
+    def __init__(self, known: bool = True) -> None:
+        self.known, self.changes = known, False
+        self.reads: set[str] = set()
+        self.writes: set[str] = set()
+        self.objects: set[int] = set()
+
+    def of_code(self, code: types.CodeType, own: frozenset[str] = frozenset()) -> None:
+        """Add what is said in the code itself, and in what is defined there. `own`: variables that hold what nobody
+        else sees, such as the `ctx` that a backward gets."""
+        self.reads.update(code.co_names, code.co_freevars)
+        base = ""
+        for instr in dis.get_instructions(code):
+            name, kind = instr.opname, instr.argval
+            if (
+                name in ("STORE_GLOBAL", "DELETE_GLOBAL")
+                or (name in ("STORE_ATTR", "DELETE_ATTR") and base not in own)
+                or (name in ("STORE_DEREF", "DELETE_DEREF") and kind in code.co_freevars)
+            ):
+                self.writes.add(kind)
+            base = kind if name.startswith("LOAD_FAST") else ""
+            in_place = name == "BINARY_OP" and instr.argrepr.endswith("=")
+            self.changes |= in_place or name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+        self.changes |= not _CHANGING.isdisjoint(code.co_names)
+        if not _BY_NAME.isdisjoint(code.co_names):
+            names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
+            self.reads |= names
+            if not _WRITES_BY_NAME.isdisjoint(code.co_names):
+                self.writes |= names
+                self.changes = True
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self.of_code(inner)
+
+    def has_effects(self) -> bool:
+        """Whether it changes something that outlives it."""
+        return bool(self.writes) or (self.changes and bool(self.objects))
+
+
+def shared_state(functions: Iterable[Any]) -> SharedState:
+    """What these functions read and write, and those that they call."""
+    waiting = list(functions)
+    state, seen, roots = SharedState(), set[int](), {id(function) for function in waiting}
+    keep = []  # ids of objects made meanwhile would come again
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, _PLAIN):
+            continue
+        seen.add(id(found))
+        keep.append(found)
+        if len(seen) > _MAX_OBJECTS:
+            state.known = False
+            break
+        if isinstance(found, _CONTAINERS) or (hasattr(type(found), "__next__") and not isinstance(found, type)):
+            state.objects.add(id(found))
+        before = len(state.reads)
+        waiting += _parts(found, state, id(found) in roots)
+        if len(state.reads) != before:  # names that lead on from objects which were looked at
+            waiting += [held for held in keep if not isinstance(held, types.FunctionType)]
+            seen = {id(held) for held in keep if isinstance(held, types.FunctionType)}
+            keep = [held for held in keep if isinstance(held, types.FunctionType)]
+    return state
+
+
+def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
+    """What leads on from one object, by the names that are read. A root's arguments are the graph's."""
+    if isinstance(found, types.FunctionType):
+        yield from (cell.cell_contents for cell in found.__closure__ or () if cell != types.CellType())
+        if (found.__module__ or "").partition(".")[0] in _LIBRARIES:
+            return  # but for what it wraps
+        code = found.__code__
+        state.of_code(code, frozenset(code.co_varnames[: code.co_argcount]) if is_root else frozenset())
+        yield from (found.__globals__[name] for name in _names(code) if name in found.__globals__)
+        yield from (*(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values())
+    elif isinstance(found, (types.MethodType, staticmethod, classmethod)):
+        yield from (found.__func__, getattr(found, "__self__", None))
+    elif isinstance(found, functools.partial):
+        yield from (found.func, *found.args, *found.keywords.values())
+    elif isinstance(found, property):
+        yield from (found.fget, found.fset)
+    elif isinstance(found, (list, tuple, set, dict)):
+        yield from found.values() if isinstance(found, dict) else found
+    elif isinstance(found, types.ModuleType):
+        yield from (vars(found)[name] for name in state.reads if name in vars(found))
+    else:
+        yield from _attributes(found, state.reads)
+
+
+def _attributes(found: Any, names: Iterable[str]) -> Iterator[Any]:
+    """An object's attributes of these names, and those methods that Python calls itself."""
+    kind = found if isinstance(found, type) else type(found)
+    if (kind.__module__ or "").partition(".")[0] in _LIBRARIES:
+        own = getattr(found, "__dict__", {}) if not isinstance(found, type) else {}
+        yield from (own[name] for name in names if name in own)
+        return
+    for each in kind.__mro__:
+        if (each.__module__ or "").partition(".")[0] not in _LIBRARIES:
+            yield from (value for name, value in vars(each).items() if name in names or _METHODS.fullmatch(name))
+    if found is not kind:
+        for name in names:
+            value = inspect.getattr_static(found, name, None)
+            yield value
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
+
+
+def state_of_target(target: Any) -> SharedState | None:
+    """What the code shares that runs where a graph calls this; None where none runs but torch's and C++ code."""
+    if target in OPAQUE:
+        return shared_state([target])
+    if not isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or facts(target).known:
+        return None
+    kernels = [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
+    if not kernels:
+        return None
+    state = shared_state(kernel for kernel in kernels if kernel is not None)
+    state.known &= None not in kernels
+    return state
+
+
+def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
+    """The Python functions that an operator runs; None for those that torch does not show."""
+    from torch._library.custom_ops import OPDEFS
+
+    definition = OPDEFS.get(overload._schema.name)
+    if definition is not None:
+        yield from (definition._init_fn, definition._setup_context_fn, *definition._backend_fns.values())
+        return
+    yield from overload.py_kernels.values()
+    for line in torch._C._dispatch_dump(overload._schema.name).splitlines():
+        key, _, rest = line.partition(": registered at ")
+        if rest and "(none)" in rest and key not in ("debug", "Meta") and "(inactive)" not in key:
+            yield None

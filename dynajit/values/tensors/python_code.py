@@ -1,0 +1,72 @@
+"""Python code that runs when the graph runs, and the state that it shares with the program around the graph.
+
+In: what the graph calls that has such code, and methods of each `autograd.Function` there. Out: `out_of_order`, those
+that can't be in this graph. All that a program writes is written after the graph has run, and what it reads was read
+before, so that code in the graph may read nothing that the program writes, and write nothing that it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from dynajit.graph.shared_state import SharedState, state_of_target
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Tracer
+
+
+def check_order(tx: Tracer, target: Any, name: str) -> None:
+    """Break at a call of what was found to be out of order in a graph."""
+    if target in tx.seen.out_of_order:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, which shares with the function what is written")
+
+
+def note_code(tx: Tracer, target: Any) -> SharedState | None:
+    """What the Python code shares that runs where the graph calls this, if there is any beside torch's."""
+    if target not in tx.python_code:
+        found = state_of_target(target)
+        if found is None:
+            return None
+        tx.python_code[target] = found
+    return tx.python_code[target]
+
+
+def out_of_order(tx: Tracer) -> set[Any]:
+    """What the graph calls whose code reads what this trace leaves written, or writes what it has read."""
+    for node in tx.graph.graph.nodes:
+        if node.op == "call_function":
+            note_code(tx, node.target)
+    if not tx.python_code:
+        return set()
+    names, objects = _written(tx)
+    found = {target for target, state in tx.python_code.items() if _reads(state, names, objects)}
+    if any(state.has_effects() for state in tx.python_code.values()):
+        read = tx.outside_objects()
+        sources = (guard.source for guard in tx.guards if guard.source is not None)
+        words = {word for source in sources for word in re.findall(r"\w+", source.name())} | names
+        for target, state in tx.python_code.items():
+            if not state.writes.isdisjoint(words) or (state.changes and any(at in read for at in state.objects)):
+                found.add(target)
+    return found
+
+
+def _reads(state: SharedState, names: set[str], objects: set[int]) -> bool:
+    if not state.known:
+        return bool(names or objects)
+    return not (state.reads.isdisjoint(names) and state.objects.isdisjoint(objects))
+
+
+def _written(tx: Tracer) -> tuple[set[str], set[int]]:
+    """The names, and the objects by id, that this trace leaves written when the graph has run."""
+    written = {name for _, name in (*tx.globals_written, *tx.class_writes)}
+    changed = tx.journal.dirty.keys() - set(map(id, tx.tensors.values()))  # tensors are written in the graph
+    objects = {at for at, (_, value) in tx.outside_objects().items() if id(value) in changed}
+    objects.update(tx.context_values)
+    for value in tx.journal.dirty.values():
+        names = getattr(value, "changed_names", None) or getattr(value, "slots", None)
+        if names is None and value.source is not None and not issubclass(value.py_type(), torch.Tensor):
+            names = re.findall(r"\w+", value.source.name())  # of a container, or a variable
+        written.update(names or ())
+    return written, objects

@@ -1,0 +1,254 @@
+"""Programs that share Python state with the code of an operator that they call: compiled, they give what eager gives.
+
+    python tests/programs/test_shared_state.py --backend codegen
+
+runs every one: kind of operator x kind of state x what the operator does with it x what the program does before the
+call x what it does after. The tests run a part of them, spread over all. Kernels that `Library.impl` registers only
+read here: torch doesn't show their code, so what they write is not known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import itertools
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+import dynajit  # noqa: E402
+
+WORLD = """
+import collections, contextvars, types
+import torch
+CFG = types.SimpleNamespace(k=1, items=[1], inner=types.SimpleNamespace(k=1))
+G = 1
+LIST = ALIAS = [1]
+DICT = TABLE = {"k": 1}
+SET = {1}
+QUEUE = collections.deque([1])
+VAR = contextvars.ContextVar("VAR", default=1)
+MOD = torch.nn.Linear(1, 1)
+MOD.k = 1
+LOOP = iter(range(1, 1000))
+
+class Counter:
+    total = 1
+    def __init__(self):
+        self.n = 1
+        self.parts = [1]
+    def get(self):
+        return self.n
+    def bump(self, v):
+        self.n = v
+    def grow(self, v):
+        self.parts.append(v)
+    def __len__(self):
+        return self.n
+    @property
+    def twice(self):
+        return self.n * 2
+    @twice.setter
+    def twice(self, v):
+        self.n = v
+
+OBJ = Counter()
+
+def helper():
+    return OBJ.n + G
+
+def setter(v):
+    global G
+    G = v
+"""
+
+
+class State(NamedTuple):
+    """How one piece of state is read and written: {v} is the number. The operator's code may go another way."""
+
+    read: str
+    write: str
+    read_inside: str = ""
+    write_inside: str = ""
+
+
+STATES = {
+    "global": State("G", "G = {v}"),
+    "through functions": State("G", "setter({v})", "helper()"),
+    "attribute": State("CFG.k", "CFG.k = {v}"),
+    "attribute of an attribute": State("CFG.inner.k", "CFG.inner.k = {v}"),
+    "getattr": State('getattr(CFG, "k")', 'setattr(CFG, "k", {v})'),
+    "list": State("len(LIST)", "LIST.append({v})"),
+    "list by two names": State("ALIAS[-1]", "ALIAS.append({v})", "LIST[-1]", "LIST.append({v})"),
+    "item by two names": State("ALIAS[0]", "ALIAS[0] = {v}", "LIST[0]", "LIST[0] = {v}"),
+    "slice": State("sum(LIST)", "LIST[:] = [{v}]", "", "LIST[:] = [{v}, 1]"),
+    "dict": State('DICT["k"]', 'DICT["k"] = {v}'),
+    "dict by two names": State('TABLE.get("k", 0)', "TABLE.update(k={v})", 'DICT["k"]', "DICT.update(k={v})"),
+    "new key": State("len(DICT)", "DICT[{v}] = 1"),
+    "set": State("len(SET)", "SET.add({v})"),
+    "deque": State("QUEUE[-1]", "QUEUE.append({v})"),
+    "class attribute": State("OBJ.total", "Counter.total = {v}", "Counter.total"),
+    "method": State("OBJ.n", "OBJ.bump({v})", "OBJ.get()"),
+    "method on a list": State("len(OBJ.parts)", "OBJ.grow({v})"),
+    "property": State("OBJ.twice", "OBJ.twice = {v}"),
+    "special method": State("len(OBJ)", "OBJ.n = {v}"),
+    "list in an attribute": State("CFG.items[-1]", "CFG.items.append({v})"),
+    "new list in an attribute": State("CFG.items[-1]", "CFG.items = [{v}]"),
+    "context variable": State("VAR.get()", "VAR.set({v})"),
+    "module": State("MOD.k", "MOD.k = {v}"),
+    "closure": State("cell", "cell = {v}"),
+    "iterator": State("next(LOOP)", "next(LOOP)"),
+    "globals()": State("G", 'globals()["G"] = {v}', 'globals()["G"]'),
+    "vars()": State("CFG.k", 'vars(CFG)["k"] = {v}', "", 'CFG.__dict__["k"] = {v}'),
+    "object.__setattr__": State("CFG.k", 'object.__setattr__(CFG, "k", {v})'),
+}
+OPERATORS = {
+    "custom_op": """
+    @torch.library.custom_op("{ns}::op", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        {declared}
+        {body}
+    op.register_fake(lambda x: torch.empty_like(x))
+""",
+    "register_kernel": """
+    @torch.library.custom_op("{ns}::op", mutates_args=(), device_types="cuda")
+    def op(x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+    @op.register_kernel("cpu")
+    def _(x):
+        {declared}
+        {body}
+    op.register_fake(lambda x: torch.empty_like(x))
+""",
+    "Library": """
+    library = torch.library.Library("{ns}", "DEF")
+    library.define("op(Tensor x) -> Tensor")
+    def kernel(x):
+        {declared}
+        {body}
+    library.impl("op", kernel, "CPU")
+    library.impl("op", lambda x: torch.empty_like(x), "Meta")
+    kept.append(library)
+    op = torch.ops.{ns}.op
+""",
+    "allow_in_graph": """
+    def op(x):
+        {declared}
+        {body}
+    dynajit.allow_in_graph(op)
+""",
+}
+INSIDE = {
+    "read": "return x * ({read})",
+    "write": "{write}; return x + 1",
+    "both": "{write}; return x * ({read})",
+    "unused": "{write}; return x + 1",
+}
+BEFORE = ("none", "write", "read", "change")
+AFTER = ("none", "read", "write", "change")
+#: what `allow_in_graph` marks runs while the graph is compiled, too, so that it may change nothing, as documented
+ONLY_READ = ("Library", "allow_in_graph")
+CASES = [
+    case
+    for case in itertools.product(OPERATORS, STATES, INSIDE, BEFORE, AFTER)
+    if case[0] not in ONLY_READ or (case[2] == "read" and "iterator" not in case)
+]
+#: Libraries: torch forgets the operators of one that is gone
+KEPT: list[Any] = []
+_numbers = itertools.count()
+
+
+def program_text(operator: str, state: str, inside: str, before: str, after: str) -> str:
+    """A module that makes a program and a function that tells all state."""
+    known = STATES[state]
+    read, write = known.read_inside or known.read, known.write_inside or known.write
+    declared = "nonlocal cell" if state == "closure" else "global G"
+    body = INSIDE[inside].format(read=read, write=write.format(v=f"({read} + 1)"))
+    steps = {
+        "none": "pass",
+        "write": known.write.format(v="v"),
+        "read": f"seen.append({known.read})",
+        "change": f"{known.write.format(v=f'({known.read}) + 1')}; seen.append({known.read})",
+    }
+    made = OPERATORS[operator].format(ns=f"shared_state_{next(_numbers)}", declared=declared, body=body)
+    call = "op(x); y = x * 2" if inside == "unused" else "y = op(x) + 1"
+    return f"""{WORLD}
+def make():
+    cell = 1
+{made}
+    def program(x, v):
+        {declared}
+        seen = []
+        {steps[before]}
+        {call}
+        {steps[after]}
+        return y, seen
+    def state():
+        return repr((cell, G, LIST, DICT, SET, QUEUE, VAR.get(), Counter.total, vars(OBJ), CFG, MOD.k))
+    return program, state
+"""
+
+
+def outcomes(case: tuple[str, ...], backend: str | None) -> list[str]:
+    """Results and state after each of four calls; compiled if there is a backend."""
+    space = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
+    exec(compile(program_text(*case), "<shared state>", "exec"), space)
+
+    def calls() -> list[str]:
+        program, state = space["make"]()  # type: ignore[operator]
+        if backend is not None:
+            program = dynajit.compile(program, backend=backend)
+        return [repr((program(torch.ones(2), v), state())) for v in (2, 3, 4, 2)]
+
+    return contextvars.copy_context().run(calls)
+
+
+def test_what_is_shared_is_in_order() -> None:
+    sample = CASES[::61]
+    assert {case[1] for case in sample} == STATES.keys()
+    differ = [case for case in sample if outcomes(case, None) != outcomes(case, "eager")]
+    assert differ == []
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_is_read_alone_stays_in_the_graph(operator: str) -> None:
+    space: dict[str, Any] = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
+    exec(compile(program_text(operator, "attribute", "read", "none", "none"), "<shared state>", "exec"), space)
+    program, _ = space["make"]()
+    compiled = dynajit.compile(program, backend="eager", fullgraph=True)
+    for k in (1, 2):
+        space["CFG"].k = k
+        assert compiled(torch.ones(2), 0)[0].tolist() == [k + 1.0] * 2
+
+
+def test_the_break_says_what_is_shared() -> None:
+    space: dict[str, Any] = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
+    exec(compile(program_text("custom_op", "attribute", "read", "write", "none"), "<shared state>", "exec"), space)
+    program, _ = space["make"]()
+    dynajit.counters.clear()
+    dynajit.compile(program, backend="eager")(torch.ones(2), 3)
+    assert dict(dynajit.counters["graph_breaks"]) == {"unsupported-value": 1}
+    with pytest.raises(dynajit.exc.Unsupported, match=r"op\.default, which shares with the function what is written"):
+        dynajit.compile(program, backend="eager", fullgraph=True)(torch.ones(2), 3)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="codegen")
+    backend = parser.parse_args().backend
+    warnings.simplefilter("ignore")
+    differ = [case for case in CASES if outcomes(case, None) != outcomes(case, backend)]
+    for case in differ:
+        print("differs:", *case, sep=" | ")
+    print(f"{len(CASES)} programs, {len(differ)} differ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
