@@ -65,8 +65,7 @@ void dj_memo_passed(GuardProgram *program, PyObject *const *slots)
 static bool read_again(const GuardProgram *program, GuardMemo *memo, const Step *step)
 {
     const Instruction *instruction = step->instruction;
-    PyObject *base = instruction->b >= 0 ? memo->slots[instruction->b] : NULL;
-    PyObject *value = dj_guard_access(program, instruction, base);
+    PyObject *value = dj_guard_access(program, instruction, memo->slots);
     if (value == NULL) {
         return false;
     }

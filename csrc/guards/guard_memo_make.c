@@ -444,6 +444,12 @@ static void remember_access(Maker *maker, const Instruction *instruction)
     }
     bool late = (base >= 0 && slots[base].late) || !reads_quietly(maker, instruction);
     int phase = base >= 0 ? steps_phase(slots[base].phase) : 0;
+    for (Py_ssize_t i = 0; instruction->op == OP_TOGETHER && i < instruction->number; i++) {
+        const Slot *part = &slots[instruction->slots[i]];
+        int after = steps_phase(part->phase);
+        late = late || part->late;
+        phase = after > phase ? after : phase;
+    }
     slots[slot] = (Slot){.standing = LOOSE, .late = late, .phase = (unsigned char)phase};
     if (phase >= MAX_PHASES) {
         maker->failed = true;
@@ -645,6 +651,11 @@ static void hold_all(Holding *holding, const Step *step, const Step *end)
         }
         else if (step->instruction->b >= 0) {
             hold(holding, step->instruction->b);
+        }
+        else if (step->instruction->op == OP_TOGETHER) {
+            for (Py_ssize_t i = 0; i < step->instruction->number; i++) {
+                hold(holding, step->instruction->slots[i]);
+            }
         }
     }
 }

@@ -18,6 +18,7 @@
     X(CELL_CONTENTS, any) \
     X(CLOSURE_CELL, integer) \
     X(CALL, any) \
+    X(TOGETHER, slots) \
     X(TENSOR_SIZE, integer) \
     X(TENSOR_STRIDE, integer) \
     X(LAST_ACCESS, any) \
@@ -91,7 +92,7 @@ typedef void (*WhenPassed)(GuardProgram *program, PyObject *const *slots);
 int dj_guard_run(GuardProgram *self, PyObject *const *locals, PyObject **inputs, WhenPassed passed);
 const char *dj_guard_op_name(Op op);
 /* New reference or NULL; NULL is a failed guard, with or without an error. */
-PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base);
+PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *const *slots);
 bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots);
 /* What the variant is handed, from the slots; new reference, or NULL with an error. */
 PyObject *dj_guard_inputs(const GuardProgram *self, PyObject *const *slots);

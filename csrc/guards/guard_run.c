@@ -76,8 +76,18 @@ static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
     return Py_NewRef(PyTuple_GET_ITEM(closure, index));
 }
 
-static inline PyObject *access_object(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+static PyObject *tuple_of_slots(const Instruction *instruction, PyObject *const *slots)
 {
+    PyObject *tuple = PyTuple_New(instruction->number);
+    for (Py_ssize_t i = 0; tuple != NULL && i < instruction->number; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[instruction->slots[i]]));
+    }
+    return tuple;
+}
+
+static inline PyObject *access_object(const GuardProgram *self, const Instruction *instruction, PyObject *const *slots)
+{
+    PyObject *base = instruction->b >= 0 ? slots[instruction->b] : NULL;
     switch (instruction->op) {
     case OP_CONST:
         return Py_NewRef(instruction->payload);
@@ -101,6 +111,8 @@ static inline PyObject *access_object(const GuardProgram *self, const Instructio
         return PyCell_Check(base) ? Py_XNewRef(PyCell_GET(base)) : NULL;
     case OP_CALL:
         return PyObject_CallOneArg(instruction->payload, base);
+    case OP_TOGETHER:
+        return tuple_of_slots(instruction, slots);
     case OP_CLOSURE_CELL:
         return closure_cell(base, instruction->number);
     case OP_TENSOR_SIZE:
@@ -112,9 +124,9 @@ static inline PyObject *access_object(const GuardProgram *self, const Instructio
     }
 }
 
-PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *const *slots)
 {
-    return access_object(self, instruction, base);
+    return access_object(self, instruction, slots);
 }
 
 static bool predicate_holds(PyObject *predicate, PyObject *value)
@@ -127,12 +139,9 @@ static bool predicate_holds(PyObject *predicate, PyObject *value)
 
 static bool predicate_of_many_holds(const Instruction *instruction, PyObject *const *slots)
 {
-    PyObject *arguments = PyTuple_New(instruction->number);
+    PyObject *arguments = tuple_of_slots(instruction, slots);
     if (arguments == NULL) {
         return false;
-    }
-    for (Py_ssize_t i = 0; i < instruction->number; i++) {
-        PyTuple_SET_ITEM(arguments, i, Py_NewRef(slots[instruction->slots[i]]));
     }
     PyObject *answer = PyObject_CallObject(PyTuple_GET_ITEM(instruction->payload, 0), arguments);
     bool holds = answer != NULL && PyObject_IsTrue(answer) == 1;
@@ -260,7 +269,7 @@ int dj_guard_run(GuardProgram *self, PyObject *const *locals, PyObject **inputs,
     const Instruction *end = self->instructions + self->n_instructions;
     for (const Instruction *instruction = self->instructions; instruction < end; instruction++) {
         if (instruction->op < OP_LAST_ACCESS) {
-            PyObject *value = access_object(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
+            PyObject *value = access_object(self, instruction, slots);
             if (value != NULL) {
                 slots[filled++] = value;
                 continue;

@@ -21,10 +21,10 @@ from dynajit.capture import unfit
 from dynajit.capture.session import Session
 from dynajit.config import config
 from dynajit.exc import RecompileLimitExceeded
-from dynajit.graph.seen import NO_SIZE, Seen
+from dynajit.graph.seen import NO_SIZE, Seen, is_argument
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import LocalSource, Source
+from dynajit.guards.source import CallSource, LocalSource, Source
 from dynajit.report.counters import counters
 from dynajit.report.shown import short
 
@@ -85,6 +85,7 @@ def varying_sources(
     """Where numbers, texts and objects are that many variants rely on, and that are other ones now."""
     found: collections.Counter[Source] = collections.Counter()
     no_symbols: set[Source] = set()
+    lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
             guard = variant.data.guards[index]
@@ -94,6 +95,14 @@ def varying_sources(
             wanted = guard.params[0] if source is not None and guard.kind == "EQUALS" else None
             if source is not None and type(wanted) is int and abs(wanted) >= NO_SIZE:
                 no_symbols.add(source)
+            outgrown = variant.data.guards.outgrown(index, values, globals_)
+            if outgrown is not None:
+                lengths[outgrown[0]].add(outgrown[1])
+    for source, counts in lengths.items():
+        found[source] = len(counts)
+        assert source.base is not None
+        if not is_argument(source.base) and source.of is not dict.__len__:  # what the program keeps from call to call
+            no_symbols.add(source)
     return [
         source
         for source, count in found.items()

@@ -7,6 +7,7 @@ on. Marks are kept in the tensor's own `__dict__`.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,13 @@ _TORCH_RANGES = "_dynamo_dynamic_range"
 CHANGED: Any = object()
 #: integers from here on are no sizes but seeds, hashes and the like: they have no symbols
 NO_SIZE = 1 << 31
+
+
+def has_symbol(number: complex) -> bool:
+    """Whether there can be a symbol for a number. A float that turns out to be zero has lost its sign."""
+    if type(number) is int:
+        return abs(number) < NO_SIZE
+    return type(number) is float and math.isfinite(number) and number != 0
 
 
 class Mark(NamedTuple):
@@ -111,14 +119,14 @@ class Seen:
                     old[at] = CHANGED
         return known
 
-    def number(self, source: Source, real: float) -> bool:
-        """Whether this int or float is symbolic."""
+    def number(self, source: Source, real: complex) -> bool:
+        """Whether this number is another one than before: symbolic, if it has a symbol."""
         if self.dynamic is False:
             return False
         known = self._numbers.setdefault(source, real)
         if known is not CHANGED and (type(known) is not type(real) or known != real):
             known = self._numbers[source] = CHANGED
-        return known is CHANGED or (bool(self.dynamic) and _is_argument(source))
+        return known is CHANGED or (bool(self.dynamic) and is_argument(source))
 
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
@@ -141,7 +149,8 @@ def _is_buffer(source: Source) -> bool:
     return isinstance(source, ItemSource) and base is not None and base.name().endswith(("._buffers", "._parameters"))
 
 
-def _is_argument(source: Source) -> bool:
+def is_argument(source: Source) -> bool:
+    """Whether it is a parameter, or an item of one."""
     while isinstance(source, ItemSource):
         assert source.base is not None
         source = source.base

@@ -8,14 +8,22 @@ whatever the order in the program. To change the order in the program: `_ordered
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.guards.guard import EARLY, USUAL, Guard, Held, kinds
-from dynajit.guards.source import Environment, Source, Unreachable, _LocalSlot
+from dynajit.guards.source import (
+    CallSource,
+    Environment,
+    Source,
+    TogetherSource,
+    Unreachable,
+    _LocalSlot,
+    length_source,
+)
 from dynajit.report.shown import short
 
 
@@ -160,6 +168,25 @@ class GuardSet:
                 return guard.source if all(type(key) is int for key in (*found, *wanted)) else None
         return None
 
+    def outgrown(
+        self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
+    ) -> tuple[CallSource, int] | None:
+        """The length's source, and how long it was to be, where guard `index` met a container that is longer now."""
+        guard = self._guards[index]
+        with contextlib.suppress(Unreachable):
+            source = guard.source
+            counts = guard.kind == "EQUALS" and isinstance(source, CallSource) and source.of is deque.__len__
+            if source is None or not (counts or guard.kind in ("LEN", "DICT_KEYS")):
+                return None
+            found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
+            if isinstance(source, CallSource) and counts:
+                return (source, wanted) if found > wanted else None
+            length = wanted if guard.kind == "LEN" else len(wanted)
+            for kind in (list, dict):
+                if issubclass(type(found), kind) and kind.__len__(found) > length:
+                    return length_source(source, kind.__len__), length
+        return None
+
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
         """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
         follows from one of them."""
@@ -246,6 +273,8 @@ class _Builder:
             base = -1 if source.base is None else self.slot(source.base, index)
             access = source.access()
             assert access is not None
+            if isinstance(source, TogetherSource):
+                access = (access[0], tuple(self.slot(member, index) for member in source.members))
             slot = self._n_slots
             self._n_slots += 1
             self.instructions.append((access[0], index, slot, base, access[1]))
@@ -269,6 +298,9 @@ class _Reader:
 
     def _read(self, source: Source) -> Any:
         if source not in self._objects:
+            if isinstance(source, TogetherSource):
+                self._objects[source] = tuple(map(self._read, source.members))
+                return self._objects[source]
             base = None if source.base is None else self._read(source.base)
             self._objects[source] = source.read(base, self._environment)
         return self._objects[source]

@@ -470,6 +470,33 @@ class CallSource(Source):
             raise Unreachable(self._name) from error
 
 
+def length_source(of: Source, count_of: Callable[[Any], int]) -> CallSource:
+    """The length of a container, by `list.__len__` or the like: a list may stand where a dictionary stood."""
+    return CallSource(of, count_of, "len({})", count_of)
+
+
+class TogetherSource(Source):
+    """What several sources lead to, as a tuple: what a function of several numbers is called with."""
+
+    __slots__ = ("members",)
+    members: tuple[Source, ...]
+
+    def __new__(cls, members: Sequence[Source]) -> TogetherSource:
+        name = f"({', '.join(member.name() for member in members)})"
+        return cls._make(tuple(map(id, members)), None, name, members=tuple(members))
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        for member in self.members:
+            load(member)
+        e.build_tuple(len(self.members))
+
+    def access(self) -> tuple[str, object]:
+        return "TOGETHER", self.members
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        raise NotImplementedError  # its members are read by who reads it
+
+
 class RunTimeSource(Source):
     """What a call gives that generated code makes for real, such as one that draws a number. Nothing can be guarded of
     it: guards are checked before."""

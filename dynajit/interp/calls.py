@@ -48,7 +48,7 @@ from dynajit.values.objects.generators import GeneratorVal
 from dynajit.values.objects.modules import LibraryVal, ProxyVal
 from dynajit.values.objects.objects import MISSING, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.scalars.number_calls import call_on_number
+from dynajit.values.scalars.number_calls import call_on_number, changes, varies
 from dynajit.values.scalars.symbolic import operate
 from dynajit.values.tensors import graph_arrays, numpy_numbers, torch_functions, torch_generators
 from dynajit.values.tensors.ops import torch_op
@@ -290,22 +290,24 @@ class Calls(Tracer):
     def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
         """Run a pure function on known arguments; what it raises, the program raises."""
         named = kwargs or {}
-        if any(arg.symbolic for arg in (*args, *named.values())):
-            if any(isinstance(arg, numpy_numbers.VaryingScalar) for arg in args):
-                result = None if named else numpy_numbers.compute(self, fn, args)
-            else:
-                result = (None if named else operate(self, fn, args)) or call_on_number(self, fn, args, named)
-            if result is not None:
-                return result
-        result = self._run_for_real(fn, args, named)
-        if _depends_on_process(fn, args, result):
+        result = None
+        if any(isinstance(arg, numpy_numbers.VaryingScalar) for arg in args):
+            result = None if named else numpy_numbers.compute(self, fn, args)
+        elif any(map(varies, given := (*args, *named.values()))):
+            if not named and not any(map(changes, given)):
+                result = operate(self, fn, args)
+            result = result or call_on_number(self, fn, args, named)
+        if result is not None:
+            return result
+        found = self._run_for_real(fn, args, named)
+        if _depends_on_process(fn, args, found):
             self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
-        if hasattr(type(result), "__next__"):
+        if hasattr(type(found), "__next__"):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)}, which gives an iterator")
-        made = self.from_real(result)
-        if isinstance(result, re.Match):
+        made = self.from_real(found)
+        if isinstance(found, re.Match):
             texts = [value for value in (*args, *(kwargs or {}).values()) if _is_text(value)]
-            made.subject = next((text for text in texts[::-1] if text.real() == result.string), None)  # type: ignore[attr-defined]
+            made.subject = next((text for text in texts[::-1] if text.real() == found.string), None)  # type: ignore[attr-defined]
         return made
 
     def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -26,7 +26,7 @@ from dynajit.guards import (
     TypeAttrSource,
     TypeSource,
 )
-from dynajit.guards.source import Environment, Unreachable
+from dynajit.guards.source import Environment, TogetherSource, Unreachable
 
 GLOBAL_LIST = [1, 2, 3]
 Pair = namedtuple("Pair", "left right")
@@ -200,3 +200,21 @@ def test_tensor_attributes():
     x.sum().backward()
     assert program.check((x,)) == 0
     assert isinstance(program, _C.GuardProgram)
+
+
+def test_a_function_of_what_several_sources_lead_to():
+    """By the program and by its Python twin, for the objects at hand at each check."""
+    item = ItemSource(X, 0)
+    together = TogetherSource([item, LocalSource(1, "y"), ConstSource(5, "five")])
+    assert together is TogetherSource([item, LocalSource(1, "y"), ConstSource(5, "five")])
+    guards = GuardSet()
+    guards.add(Guard(CallSource(together, sum, "sum({})"), "EQUALS", 8))
+    program = guards.build(2)
+    for locals_, holds in (
+        (([1], 2), True),
+        (([2], 1), True),
+        (([2], 2), False),
+        (([], 2), False),
+        ((["a"], 2), False),
+    ):
+        assert program.check(locals_) == guards.check_python(locals_) == (-1 if holds else 0)

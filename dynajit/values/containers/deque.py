@@ -12,11 +12,15 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import AttrSource, CallSource, Source
+from dynajit.guards.source import AttrSource, CallSource, Source, length_source
 from dynajit.values.containers.iterators import check_length, iterator_at
+from dynajit.values.containers.lazy_list import check_growth
 from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
+
+# a limit that a deque reaches before it has been compiled too often
+SMALL_LIMIT = 5
 
 
 class DequeVal(SequenceVal):
@@ -145,7 +149,9 @@ class OutsideDeque(DequeVal):
         if self._items is None:
             count = len(self._real)
             check_length(count)
-            self._tx.guard(CallSource(self.source, len, "len({})"), "EQUALS", count)
+            if self.limit is None or self.limit > SMALL_LIMIT:
+                check_growth(self._tx, self.source, collections.deque.__len__)
+            self._tx.guard(length_source(self.source, collections.deque.__len__), "EQUALS", count)
             found = [
                 Lazy(item, CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]"))
                 for index, item in enumerate(self._real)
@@ -156,6 +162,16 @@ class OutsideDeque(DequeVal):
                 items = items[: self.limit] if left else items[max(len(items) - self.limit, 0) :]
             self._tx.journal.set_attr(self, "_items", items)
         return self._items  # type: ignore[return-value]
+
+    def length(self, tx: Tracer) -> Value:
+        if self._items is not None or self.limit is not None:
+            return super().length(tx)
+        count = tx.wrap(len(self._real), length_source(self.source, collections.deque.__len__))
+        added = len(self._added[False]) + len(self._added[True])
+        return count.operate(tx, operator.add, [count, ConstVal(added)]) if added else count
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.length(tx).truth(tx)
 
     def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
         if self._items is not None or (self.limit is not None and self._added[not left]):

@@ -12,6 +12,7 @@ from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_nan
+from dynajit.values.scalars.number_calls import changes
 
 MAX_COMPARED = 32
 # equal to themselves whatever is in them, if all of that is identical or equal to itself
@@ -83,6 +84,8 @@ def identical(tx: Tracer, left: Value, right: Value) -> bool:
     if left is right:
         return True
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
+        if (changes(left) or changes(right)) and int in (left.py_type(), right.py_type()):
+            return False  # they are equal if they are one
         if is_nan(left.value) and is_nan(right.value):
             return tx.same_object(left, right)
         return left.value is right.value

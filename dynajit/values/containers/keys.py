@@ -17,6 +17,8 @@ from dynajit.values.containers.identity import ObjectKey, identical, object_key
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.number_calls import changes
+from dynajit.values.scalars.symbolic import SymVal
 
 
 class UserKey:
@@ -136,6 +138,8 @@ def hash_of(tx: Tracer, value: Value) -> Value:
     """`hash(value)`; a tuple's is made of its items', an address is its own."""
     if isinstance(value, IdVal):
         return value
+    if isinstance(value, SymVal) or changes(value):
+        return tx.fold(hash, [value])
     if not issubclass(value.py_type(), (int, float)):
         tx.assumed.of_process("the hash of an object stands in the trace")
     return ConstVal(hash(_hashable(tx, value)))

@@ -12,19 +12,32 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import CallSource, ItemSource, Source
+from dynajit.guards.source import CallSource, ItemSource, Source, length_source
+from dynajit.report import breaks
 from dynajit.values.containers.iterators import check_length
 from dynajit.values.containers.sequence import Lazy, ListVal
-from dynajit.values.core.value import Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
 
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
     """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
-    source = CallSource(of, count_of, "len({})", count_of)  # a list may stand where a dictionary stood
+    source = length_source(of, count_of)
     if not tx.static_numbers and tx.seen.number(source, count):
         return tx.wrap(count, source)
     return UnreadLength(tx, count, of, source)
+
+
+def check_growth(tx: Tracer, of: Source, count_of: Callable[[Any], int]) -> None:
+    """To be called where the trace is going to rely on the length: a graph break if it grows from call to call."""
+    source = length_source(of, count_of)
+    if source in tx.seen.varying:
+        raise GraphBreak(breaks.VARYING_VALUE, source.name())
+
+
+def is_filled(real: list[Any]) -> bool:
+    """Whether there is an item."""
+    return list.__len__(real) > 0
 
 
 class UnreadLength(UnreadConst):
@@ -54,6 +67,8 @@ class OutsideList(ListVal):
         if self._items is None:
             count = list.__len__(self._real)
             check_length(count)
+            check_growth(self._tx, self.source, list.__len__)
+            self._tx.seen.number(length_source(self.source, list.__len__), count)
             self._tx.guard(self.source, "LEN", count)
             found = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
             self._tx.journal.set_attr(self, "_items", [*found, *self._added])
@@ -61,6 +76,23 @@ class OutsideList(ListVal):
 
     def _place(self, index: int) -> Source:
         return ItemSource(self.source, index, self.raw)
+
+    def growing(self) -> tuple[list[Any], Source, list[Value]] | None:
+        """The real list, its source and what is behind its items by now, if nothing depends on the length, and that was
+        another one at an earlier capture."""
+        length = length_source(self.source, list.__len__)
+        if self._items is not None or self._tx.static_numbers:
+            return None
+        if not self._tx.seen.number(length, list.__len__(self._real)):
+            return None
+        return self._real, self.source, self._added
+
+    def truth(self, tx: Tracer) -> bool:
+        if self._items is not None or self._added:
+            return bool(self._items or self._added)
+        filled = is_filled(self._real)
+        tx.guard(CallSource(self.source, is_filled, "bool({})"), "EQUALS", filled)
+        return filled
 
     def length(self, tx: Tracer) -> Value:
         if self._items is not None:
@@ -93,11 +125,12 @@ class OutsideList(ListVal):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self._items is None and type(key) is ConstVal and type(key.value) is int:
-            index = key.value
+            index, count = key.value, list.__len__(self._real)
             if -len(self._added) <= index < 0:
                 return self._added[index]
-            count = list.__len__(self._real)
-            if not self._added and -count <= index < count:
+            if index < 0:
+                index += len(self._added)
+            if -count <= index < count:
                 return tx.wrap(list.__getitem__(self._real, index), self._place(index))
         return super().getitem(tx, key)
 

@@ -30,6 +30,7 @@ from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
+from dynajit.values.scalars.number_calls import in_order
 
 
 class Lazy:
@@ -565,6 +566,9 @@ def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Valu
     if reverse is not None and not hasattr(reverse.py_type(), "__index__"):
         raise GraphBreak(breaks.RAISES, f"TypeError: reverse is of type {reverse.py_type().__name__}")
     backwards = reverse is not None and reverse.truth(tx)
+    if is_none(key) and (sorted_numbers := in_order(tx, items, backwards)) is not None:
+        items[:] = sorted_numbers
+        return
     found = items if is_none(key) else [tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
     try:
         keys = iter([key.real() for key in found])

@@ -74,8 +74,9 @@ from dynajit.values.objects.objects import (
 )
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
 from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
+from dynajit.values.scalars.number_calls import call_on_number, changes, of_growing, sum_of, varies
 from dynajit.values.scalars.slices import make_slice
-from dynajit.values.scalars.symbolic import SymVal, operate
+from dynajit.values.scalars.symbolic import is_number, operate
 from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors.graph_arrays import computed
 from dynajit.values.tensors.tensor import TensorVal
@@ -488,11 +489,14 @@ _COMPENSATES = sum([0.1] * 10) == 1.0
 def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
     if start is not None and issubclass(start.py_type(), (str, bytes, bytearray)):
         raise GraphBreak(breaks.RAISES, "TypeError: sum() can't sum texts")
+    found = of_growing(tx, sum, iterable) if start is None else None
+    if found is not None:
+        return found
     total, items = start or ConstVal(0), tx.unpack(iterable)
     if _COMPENSATES and sum(item.py_type() in (float, complex) for item in items) > 2:
         numbers = [*itertools.takewhile(lambda item: item.py_type() in _NUMBERS, [total, *items])]
         if numbers:
-            total = ConstVal(sum([number.const() for number in numbers[1:]], numbers[0].const()))
+            total = tx.fold(sum_of, numbers)
             items = items[len(numbers) - 1 :]
     for item in items:
         total = operators.binary(tx, "+", total, item)
@@ -508,10 +512,14 @@ def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Valu
 
 @models_of(max, min)
 def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+    found = of_growing(tx, function, args[0]) if len(args) == 1 and is_none(key) and default is None else None
+    if found is not None:
+        return found
     items = tx.unpack(args[0]) if len(args) == 1 else list(args)
-    if is_none(key) and any(isinstance(item, SymVal) for item in items):
+    if is_none(key) and any(map(varies, items)):
         one_type = len({item.py_type() for item in items}) == 1
-        found = operate(tx, function, items) if one_type else None
+        found = operate(tx, function, items) if one_type and not any(map(changes, items)) else None
+        found = found or call_on_number(tx, function, items, {})
         if found is not None:
             return found
     parts = [StandIn(tx, item) for item in items]
@@ -717,6 +725,8 @@ def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
     if isinstance(left, TensorVal) or isinstance(right, TensorVal):
         names = [side.py_type().__name__ for side in (left, right)]
         raise tx.raised(TypeError, f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'")
+    if is_number(left) and is_number(right) and (changes(left) or changes(right) or not right.truth(tx)):
+        return tx.fold(divmod, [left, right])
     return tx.new_tuple([operators.binary(tx, "//", left, right), operators.binary(tx, "%", left, right)])
 
 

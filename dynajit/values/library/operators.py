@@ -55,7 +55,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if (
         symbol == "%"
         and isinstance(left, ConstVal)
-        and type(left.value) is str
+        and left.py_type() is str
         and (not hasattr(right.py_type(), "__rmod__") or (isinstance(right, ObjVal) and not _formats_itself(right.cls)))
     ):
         return format_percent(tx, left.value, right)
@@ -199,7 +199,7 @@ def _binary_by_type(tx: Tracer, symbol: str, left: Value, right: Value) -> Value
     """By the rule of the left operand's type, or of the right one's."""
     if symbol == "+" and left.py_type() is str and right.py_type() is str:
         return unread_text(tx, "{}{}".format, [left, right])
-    if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
+    if symbol == "%" and isinstance(left, ConstVal) and issubclass(left.py_type(), (str, bytes)):
         unread = unread_text(tx, left.value.__mod__, [right]) if type(left.value) is str else None
         return unread if unread is not None else tx.fold(operator.mod, [left, right])
     found = left.binary(tx, symbol, right)

@@ -14,7 +14,6 @@ import functools
 import gc
 import inspect
 import itertools
-import math
 import re
 import threading
 import types
@@ -28,7 +27,7 @@ from torch.torch_version import TorchVersion
 
 from dynajit import _C, torch_compat
 from dynajit.graph.lazy_dynamo import package_of
-from dynajit.graph.seen import NO_SIZE
+from dynajit.graph.seen import has_symbol
 from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import (
     AttrSource,
@@ -122,9 +121,11 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
     if type(obj) in (int, float, complex, str, bytes):
         tx.guard(source, "TYPE", type(obj))
-        if not tx.static_numbers and _varies(tx, obj, source):
-            return from_symbolic(tx, tx.graph.add_number(source, obj), source)
-        return UnreadConst(tx, obj, source)
+        if tx.static_numbers or type(obj) in (str, bytes) or not tx.seen.number(source, obj):
+            return UnreadConst(tx, obj, source)
+        if not has_symbol(obj):
+            return UnreadConst(tx, obj, source, changes=type(obj) is not float)
+        return from_symbolic(tx, tx.graph.add_number(source, obj), source)
     if is_literal(obj):
         if type(obj) in VALUE_TYPES:
             tx.guard(source, "TYPE", type(obj))
@@ -147,14 +148,6 @@ def _varying(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an object that was another one in each variant so far."""
     tx.guard(source, "TYPE", type(obj))
     return VaryingObject(type(obj), source)
-
-
-def _varies(tx: Tracer, obj: Any, source: Source) -> bool:
-    """Whether a number from outside is symbolic in this capture."""
-    if type(obj) is int:
-        return abs(obj) < NO_SIZE and tx.seen.number(source, obj)
-    # a symbol that turns out to be zero has lost its sign
-    return type(obj) is float and math.isfinite(obj) and obj != 0 and tx.seen.number(source, obj)
 
 
 def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:

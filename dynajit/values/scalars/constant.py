@@ -23,7 +23,7 @@ from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.shown import short
-from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.bound_methods import BoundBuiltin, BoundMethod
 from dynajit.values.core.slots import AsksClass, by_rule, raising
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 
@@ -239,6 +239,8 @@ class ConstVal(AsksClass):
         """Constants that are alike to their guards may be one object or two."""
         if not isinstance(other, ConstVal):
             return None
+        if self.py_type() is not other.py_type():
+            return False
         first, second = self.value, other.value
         if type(first) in _COPIED and const_equal(first, second):
             sources = [value.source or ConstSource(value.value, value.describe()) for value in (self, other)]
@@ -290,13 +292,27 @@ class Unread(ConstVal):
 class UnreadConst(Unread):
     """A number or string from outside; reading its value records the guard.
 
-    What is only passed along, to `print` say, may be different at each call.
+    What is only passed along, to `print` say, may be different at each call. `changes`: an earlier capture saw another
+    one, and there is no symbol for it, so what is computed of it is computed at run time, where that will do.
     """
 
-    def __init__(self, tx: Tracer, value: object, source: Source) -> None:
+    def __init__(self, tx: Tracer, value: object, source: Source, changes: bool = False) -> None:
         super().__init__(tx, type(value))
         self._raw = value
         self.source: Source = source
+        self.changes = changes
+
+    def own(self, tx: Tracer, name: str) -> Value | None:
+        return None  # no member of an enumeration
+
+    def plain_truth(self) -> bool:
+        if self.changes and not self.is_read:
+            return bool(self._tx.fold(bool, [self]).const())
+        return super().plain_truth()
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        made = number_method(tx, self, name) if self.changes and not self.is_read else None
+        return made if made is not None else super().getattr(tx, name)
 
     def read(self) -> Any:
         self.rely()
@@ -319,6 +335,21 @@ class UnreadConst(Unread):
 
     def describe(self) -> str:
         return f"a number or string of type {self._kind.__name__}"
+
+
+#: methods of numbers that need no more than the number
+COMPUTING = frozenset({"bit_count", "bit_length", "is_integer", "as_integer_ratio", "conjugate", "hex", "to_bytes"})
+
+
+def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
+    """A method that only computes, or an attribute that is the number itself."""
+    kind = number.py_type()
+    if name in ("imag", "denominator") and kind is not complex and hasattr(kind, name):
+        return ConstVal(getattr(kind(1), name))
+    if (name == "real" and kind is not complex) or (name == "numerator" and kind is int):
+        return number
+    method = getattr(kind, name, None) if name in COMPUTING else None
+    return BoundBuiltin(number, name, tx.from_real(method)) if method is not None else None
 
 
 class ConstMethod(BoundMethod):

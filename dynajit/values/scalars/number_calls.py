@@ -1,84 +1,226 @@
-"""Functions of `math` on a number that varies, where torch has no symbol for the result: `math.exp(-step / 20)`.
+"""Functions of numbers that vary, where torch has no symbol for the result: `math.exp(-step / 20)`, `divmod(a, b)`.
 
 In: the function and its arguments. Out: the model of a number from outside, whose source is the call. So it varies by
 itself, generated code computes it before the graph, and guards read it as they read the program's own numbers. A call
-that raises is a guard that fails.
+that raises is a guard that fails. Integers that are too large for a symbol are only ever computed so, by Python itself.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
+import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dynajit import _C, symbols
-from dynajit.guards.source import CallSource
+from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.symbolic import SymVal, from_symbolic, is_number
+from dynajit.values.scalars.constant import UnreadConst
+from dynajit.values.scalars.symbolic import SymVal, is_number
 
-_MAX_INT = 1 << 31  # as for ints that the program hands over
 # what is told apart by its text
 _SHOWN = (int, float, bool, complex, str, type(None))
+_TAKEN = (complex, str, list, tuple)
+_NUMBER_TYPES = frozenset({int, float})
+_RESULTS = (int, float, complex, bytes, str, tuple)
+# as many numbers a call may follow from: it is looked at in each check of the guards
+_MAX_NUMBERS = 16
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "abs", "and_", "or_", "xor", "invert"),
+    *("rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
+)
+
+
+def sum_of(start: Any, *numbers: Any) -> Any:
+    """`sum`, which rounds otherwise than additions one by one on some Pythons."""
+    return sum(numbers, start)
+
+
+_COMPUTING = frozenset(
+    {
+        *(getattr(operator, name) for name in _OPERATORS),
+        *(builtins.abs, builtins.round, builtins.divmod, builtins.hash, builtins.int, builtins.float, builtins.bool),
+        *(builtins.complex, builtins.min, builtins.max, sum_of),
+    }
+)
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
 
+def changes(value: Value) -> bool:
+    """Whether it is a number that has no symbol, and was another one in an earlier capture."""
+    return isinstance(value, UnreadConst) and value.changes and not value.is_read
+
+
+def varies(value: Value) -> bool:
+    """Whether it is a number, or a list of such, that may be another one at the next call."""
+    if _growing(value) is not None:
+        return True
+    items = getattr(value, "items", None)
+    if type(items) is list:
+        return any(isinstance(item, Value) and varies(item) for item in items)
+    return isinstance(value, SymVal) or changes(value)
+
+
 def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
-    """`fn` on numbers that all follow from one that varies; None if the numbers at hand are needed."""
+    """`fn` on numbers of which some vary; None if the numbers at hand are needed."""
     given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
-    known = _computes(fn) and all(map(is_number, given.values()))
-    called = called_on_number(tx, fn, given) if known else None
-    if called is None:
+    if not _computes(fn) or not all(is_number(value) or value.py_type() in _TAKEN for value in given.values()):
         return None
-    found, source = called
-    if type(found) is bool or (type(found) is float and (math.isinf(found) or found == 0)):
-        return tx.wrap(found, source)  # such as no symbol can be
-    if type(found) not in (int, float) or (type(found) is int and abs(found) >= _MAX_INT):
+    called = called_on_number(tx, fn, given)
+    return model_of(tx, *called) if called is not None else None
+
+
+def model_of(tx: Tracer, found: Any, source: Source) -> Value | None:
+    """What a call gave, as numbers that vary; None if it is none, nor made of some."""
+    if type(found) is bool:
+        tx.guard(source, "TYPE", bool)
+        return UnreadConst(tx, found, source, changes=True)
+    if type(found) not in _RESULTS:
         return None
-    tx.guard(source, "TYPE", type(found))
-    return from_symbolic(tx, tx.graph.add_number(source, found), source)
+    _expect(tx, found, source)
+    return tx.wrap(found, source)
+
+
+def of_growing(tx: Tracer, fn: Callable[..., Any], value: Value) -> Value | None:
+    """`fn`, which takes a list of numbers, on a list that grows from call to call; None for any other argument."""
+    called = called_on_number(tx, fn, {0: value}) if _growing(value) is not None else None
+    return model_of(tx, *called) if called is not None else None
+
+
+def _growing(value: Value) -> tuple[list[Any], Source, list[Value]] | None:
+    growing = getattr(value, "growing", None)
+    return growing() if growing is not None else None
+
+
+def _numbers(items: list[Any]) -> list[Any]:
+    """A list of nothing but numbers."""
+    if not {*map(type, items)} <= _NUMBER_TYPES:
+        raise TypeError("not all are numbers")
+    return items
+
+
+def _expect(tx: Tracer, found: Any, source: Source) -> None:
+    """Numbers that are computed of what varies do so by themselves."""
+    if type(found) is tuple:
+        for place, item in enumerate(found):
+            _expect(tx, item, ItemSource(source, place))
+    elif type(found) in (int, float, complex):
+        tx.seen.expect(source)
+
+
+def in_order(tx: Tracer, items: Sequence[Value], backwards: bool) -> list[Value] | None:
+    """Numbers of which some vary as `sorted` puts them; None for anything else. Nothing depends on their order."""
+    if not all(map(is_number, items)):
+        return None
+    called = called_on_number(tx, _falling if backwards else _rising, dict(enumerate(items)))
+    found = model_of(tx, *called) if called is not None else None
+    return tx.unpack(found) if found is not None else None
+
+
+def _rising(*numbers: float) -> tuple[float, ...]:
+    return tuple(sorted(numbers))
+
+
+def _falling(*numbers: float) -> tuple[float, ...]:
+    return tuple(sorted(numbers, reverse=True))
+
+
+class NumberCall:
+    """The text of a call: `numbers`, what it follows from, by the names of its parameters."""
+
+    def __init__(self, tx: Tracer, fn: Callable[..., Any]) -> None:
+        self._tx = tx
+        self.known: dict[str, Any] = {"math": math, "function": fn, "only_numbers": _numbers}
+        self.numbers: dict[str, tuple[Source, Any]] = {}
+
+    def argument(self, value: Value) -> tuple[str, str] | None:
+        """How an argument is written, in code and in messages, with places in braces; None: it can't be."""
+        if isinstance(value, SymVal):
+            return self._symbol(value) if value.varies else None
+        if changes(value):
+            name = self._number(value.source, value.hint)  # type: ignore[arg-type, attr-defined]
+            return name, self._place(name)
+        growing = _growing(value)
+        if growing is not None:
+            name = self._number(growing[1], growing[0])
+            return self._listed(growing[2], (f"*only_numbers({name})", f"*{self._place(name)}"))
+        if value.py_type() in (list, tuple) and type(getattr(value, "items", None)) is list:
+            return self._listed(self._tx.unpack(value))
+        if not value.is_const() or type(value.const()) not in _SHOWN:
+            return None
+        name = f"given_{len(self.known)}"
+        self.known[name] = value.const()
+        return name, _escaped(repr(value.const()))
+
+    def _listed(self, items: Sequence[Value], *parts: tuple[str, str]) -> tuple[str, str] | None:
+        """A list of these items, behind other parts."""
+        for item in items:
+            part = self.argument(item)
+            if part is None:
+                return None
+            parts += (part,)
+        return f"[{', '.join(text for text, _ in parts)}]", f"[{', '.join(shown for _, shown in parts)}]"
+
+    def _symbol(self, value: SymVal) -> tuple[str, str]:
+        tree, shapes = symbols.tree_of(value.number.node.expr), self._tx.graph.shapes
+        names = symbols.names_in(tree)
+        for name in names:
+            self.numbers[name] = (shapes.source_of(name), shapes.symbols[name].hint)
+        return symbols.readable(tree), symbols.readable(tree, {name: self._place(name) for name in names})
+
+    def _number(self, source: Source, hint: Any) -> str:
+        name = next((name for name, (known, _) in self.numbers.items() if known is source), None)
+        name = name or f"number_{len(self.numbers)}"
+        self.numbers[name] = (source, hint)
+        return name
+
+    def _place(self, name: str) -> str:
+        return f"{{{[*self.numbers].index(name)}}}"
 
 
 def called_on_number(
     tx: Tracer, fn: Callable[..., Any], args: Mapping[Any, Value], kinds: Mapping[Any, type] = NOTHING
 ) -> tuple[Any, CallSource] | None:
-    """What `fn`, which only computes, gives for numbers that all follow from one that varies, and the source that says
-    so; None if the numbers at hand are needed. `args`: by place and by name; of each in `kinds` that class is made."""
-    varying = [arg for arg in args.values() if isinstance(arg, SymVal)]
-    if tx.static_numbers or not varying or not all(arg.varies for arg in varying):
+    """What `fn`, which only computes, gives for numbers of which some vary, and the source that says so; None if the
+    numbers at hand are needed. `args`: by place and by name; of each in `kinds` that class is made."""
+    if tx.static_numbers or not any(map(varies, args.values())):
         return None
-    if not all(isinstance(arg, SymVal) or (arg.is_const() and type(arg.const()) in _SHOWN) for arg in args.values()):
-        return None
-    names = {name for arg in varying for name in symbols.names_in(_tree(arg))}
-    if len(names) != 1:
-        return None
-    (name,) = names
-    known: dict[str, Any] = {"math": math, "function": fn}
+    call = NumberCall(tx, fn)
     texts, shown = [], []
     for key, arg in args.items():
-        if isinstance(arg, SymVal):
-            text, seen = symbols.readable(_tree(arg)), symbols.readable(_tree(arg), {name: "{0}"})
-        else:
-            text, seen = f"given_{key}", repr(arg.const()).replace("{", "{{").replace("}", "}}")
-            known[text] = arg.const()
+        written = call.argument(arg)
+        if written is None:
+            return None
+        text, seen = written
         if key in kinds:
-            known[f"kind_{key}"] = kinds[key]
+            call.known[f"kind_{key}"] = kinds[key]
             text, seen = f"kind_{key}({text})", f"{kinds[key].__name__}({seen})"
         before = f"{key}=" if isinstance(key, str) else ""
         texts.append(before + text)
         shown.append(before + seen)
-    function: Callable[[Any], Any] = eval(f"lambda {name}: function({', '.join(texts)})", known)
-    _C.mark_ours(function.__code__)
-    shapes = tx.graph.shapes
+    if not 1 <= len(call.numbers) <= _MAX_NUMBERS:
+        return None
+    names, numbers = ", ".join(call.numbers), [*call.numbers.values()]
+    many = len(numbers) > 1
+    code = f"function({', '.join(texts)})"
+    function: Callable[[Any], Any] = eval(f"lambda {names}: {code}", call.known)
     try:
-        found = function(shapes.symbols[name].hint)
+        found = function(*(hint for _, hint in numbers))
     except (ArithmeticError, ValueError, TypeError, Warning):  # NumPy warns, and a filter may make that an error
         return None  # the numbers themselves say what is wrong
-    return found, CallSource(shapes.source_of(name), function, f"{_name(fn)}({', '.join(shown)})")
+    text = f"{_name(fn)}({', '.join(shown)})"
+    if many:
+        function = eval(f"lambda numbers: (lambda {names}: {code})(*numbers)", call.known)
+        text = _escaped(text.format(*(source.name() for source, _ in numbers)))
+    _C.mark_ours(function.__code__)
+    base = TogetherSource([source for source, _ in numbers]) if many else numbers[0][0]
+    return found, CallSource(base, function, text)
 
 
-def _tree(number: SymVal) -> symbols.Tree:
-    return symbols.tree_of(number.number.node.expr)
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _name(fn: Any) -> str:
@@ -88,7 +230,7 @@ def _name(fn: Any) -> str:
 
 
 def _computes(fn: Any) -> bool:
-    """Whether it is a function of `math`, `round`, or a method of numbers: C code that only computes."""
+    """Whether it is a function of `math`, an operator, or a method of numbers: C code that only computes."""
     if isinstance(fn, types.MethodDescriptorType):
-        return fn.__objclass__ in (int, float)
-    return fn is round or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)
+        return fn.__objclass__ in (int, float, complex)
+    return fn in _COMPUTING or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)

@@ -22,15 +22,13 @@ from torch.utils.hooks import RemovableHandle
 from dynajit import _C, symbols
 from dynajit.guards.source import ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
-from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, number_method
 from dynajit.values.scalars.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
 
-_COMPUTING = ("bit_count", "bit_length", "is_integer")  # methods that need no more than the number
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
@@ -92,11 +90,8 @@ class SymVal(Value):
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not subscriptable")
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name in ("real", "numerator") and self.py_type() is int:
-            return self
-        if name in _COMPUTING and (method := getattr(self.py_type(), name, None)) is not None:
-            return BoundBuiltin(self, name, tx.from_real(method))
-        return ConstVal(self.const()).getattr(tx, name)
+        made = number_method(tx, self, name)
+        return made if made is not None else ConstVal(self.const()).getattr(tx, name)
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         """To what is no number with an order."""

@@ -423,11 +423,7 @@ def make_tensor(
 
 def holds(values: Sequence[Value]) -> bool:
     """Whether an array of the graph is among arguments, or in a list of them."""
-    return any(
-        computed(value)
-        or (isinstance(value, SequenceVal) and holds([item for item in value.items if isinstance(item, Value)]))
-        for value in values
-    )
+    return any(computed(value) or (isinstance(value, SequenceVal) and holds(value.children())) for value in values)
 
 
 def model_of(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Callable[..., Value] | None:

@@ -1,0 +1,137 @@
+"""Builtins and containers on numbers that are others at each call: what is computed of them is computed at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import CompileCounter
+
+X = torch.arange(1.0, 4.0)
+
+# kind -> from the number of the call, two numbers; those from 2**31 on have no symbols, and may not fit into 64 bits
+NUMBERS: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "int": lambda i: (5 + 3 * i, 40 - i),
+    "negative int": lambda i: (-5 - 3 * i, -40 + i),
+    "float": lambda i: (0.35 + 0.81 * i, 9.3 - 0.1 * i),
+    "negative float": lambda i: (-0.35 - 0.81 * i, -9.3 + 0.1 * i),
+    "large int": lambda i: ((1 << 40) + 977 * i, (1 << 40) + 977 * (i + 1)),
+    "int near 2**62": lambda i: ((1 << 62) + 977 * i, -(1 << 61) - 977 * (i + 1)),
+    "int beyond 2**63": lambda i: ((1 << 63) + 977 * i, (1 << 70) + 977 * (i + 1)),
+    "int about 2**31": lambda i: ((1 << 31) - 3 + i, (1 << 31) - 2 + i),
+    "large float": lambda i: (1e12 + 0.5 * i, 1e300 * (1 + i)),
+    "tiny float": lambda i: (1e-8 * (i + 1), 1e-300 * (i + 1)),
+}
+
+
+# what is computed of two numbers
+PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
+    "sorted": lambda a, b: (sorted([a, b]), sorted((b, a, 7), reverse=True)[0]),
+    "list.sort": lambda a, b: (numbers := [b, a, 1], numbers.sort(), numbers)[0],
+    "min, max": lambda a, b: (min(a, b), max([a, b]), max(a, b, a)),
+    "interp": lambda a, b: (float(np.interp(a, [0, 100], [0.1, 1.0])), np.interp(a, [0, 100], [0.1, b])),
+    "np.mean": lambda a, b: np.mean([a, b]),
+    "complex": lambda a, b: (complex(a), complex(a, b), complex(a).conjugate()),
+    "divmod": lambda a, b: (divmod(a, b), divmod(a, 7)[0]),
+    "round": lambda a, b: (round(a), round(a, 2), round(b, -1)),
+    "format": lambda a, b: (f"{a:.3f}", f"{a:,}", "%g" % (a,), f"{b:>20}", str(a), repr(b)),  # noqa: UP031
+    "parts": lambda a, b: (a.as_integer_ratio(), a.conjugate(), a.real, a.imag),
+    "hex": lambda a, b: a.hex() if isinstance(a, float) else (a.bit_length(), a.to_bytes(16, "little", signed=True)),
+    "bits": lambda a, b: (a & 255, a ^ b, a | 3, a >> 2, ~a) if isinstance(a, int) else None,
+    "conversions": lambda a, b: (int(a), float(a), bool(a), abs(a), -a, +a),
+    "arithmetic": lambda a, b: (a + 1, a - b, a * 3, a // 7, a % 7, a / b),
+    "comparisons": lambda a, b: (a > 10**9, a == b, a < 0, a is None, a in (1, 2, 3), not a),
+    "roundings": lambda a, b: (math.floor(a), math.ceil(b), math.trunc(a), math.isfinite(a)),
+    "math": lambda a, b: (math.hypot(a, b), math.atan2(a, b), math.fsum([a, b]), math.sqrt(abs(a)), math.log1p(abs(b))),
+    "sum": lambda a, b: (sum([a, b]), sum([a, b]) / len([a, b])),
+    "hash": lambda a, b: hash(a),
+    "containers": lambda a, b: {"a": a, "b": [b, (a, [b])]},
+    "decision": lambda a, b: 1 if a else 2,
+}
+
+
+def _same(got: Any, want: Any) -> bool:
+    if type(got) is not type(want):
+        return False
+    if isinstance(got, torch.Tensor):
+        return torch.equal(got, want)
+    return repr(got) == repr(want)
+
+
+def _called(fn: Callable[..., Any], a: Any, b: Any) -> Any:
+    try:
+        return fn(X, a, b)
+    except (TypeError, ValueError, OverflowError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_variant_serves_all_numbers(name: str, kind: str) -> None:
+    program, numbers = PROGRAMS[name], NUMBERS[kind]
+
+    def fn(x: torch.Tensor, a: Any, b: Any) -> Any:
+        return x * 2, program(a, b)
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(fn, backend=counter)
+    for i in range(8):
+        got, want = _called(compiled, *numbers(i)), _called(fn, *numbers(i))
+        assert _same(got[0], want[0]) and _same(got[1], want[1])
+    # the first numbers are taken for constants, and a size is told from what is none
+    assert counter.frame_count <= (3 if kind == "int about 2**31" else 2)
+
+
+@pytest.mark.parametrize("kind", ["int", "large int", "float"])
+def test_an_error_is_the_programs(kind: str) -> None:
+    def fn(x: torch.Tensor, a: Any, b: Any) -> Any:
+        try:
+            return x + 1, divmod(a, b), math.fsum([a, 1 / b])
+        except ZeroDivisionError as error:
+            return x + 2, str(error)
+
+    compiled = dynajit.compile(fn, backend="eager")
+    for i in (0, 1, 2, 3, -1, 4):
+        a, b = NUMBERS[kind](i)
+        b = 0 if i < 0 else b
+        got, want = compiled(X, a, b), fn(X, a, b)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+
+
+def test_a_number_that_is_written_while_it_is_read() -> None:
+    """The call's source is read before the program's own effects."""
+
+    class Counter:
+        stamp = 1 << 40
+        other = 3
+
+    def fn(x: torch.Tensor, c: Counter) -> Any:
+        before = divmod(c.stamp, c.other)
+        c.stamp += 977
+        c.other += 1
+        return x * 2, before, c.stamp % c.other
+
+    compiled, ours, theirs = dynajit.compile(fn, backend="eager"), Counter(), Counter()
+    for _ in range(8):
+        got, want = compiled(X, ours), fn(X, theirs)
+        assert got[1:] == want[1:] and vars(ours) == vars(theirs)
+
+
+def test_past_a_graph_break() -> None:
+    def fn(x: torch.Tensor, a: int, b: int) -> Any:
+        y = x + 1
+        dynajit.graph_break()
+        return y * 2, a - b, a > b, max(a, b)
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(fn, backend=counter)
+    for i in range(8):
+        a, b = (1 << 40) + 3 * i, (1 << 40) + 5 * i + 1
+        assert compiled(X, a, b)[1:] == fn(X, a, b)[1:]
+    assert counter.frame_count <= 4
