@@ -1,7 +1,8 @@
 """Many models that nobody tuned for: is each captured whole, right, and faster than eager and torch.compile?
 
 In: torchvision's and transformers' models by name, with random weights (what is not installed is left out), and a few
-of torch's own. Out: a line of JSON for each model and kind of call (inference, training), and with `--save` a table.
+of torch's own and of `zoo_varied.py`. Out: a line of JSON for each model and kind of call (inference, training), and
+with `--save` a table.
 Each is measured in a process of its own: seconds of the first call, milliseconds a call (medians, in turns), whether
 results and gradients are as close to float64's as eager's (`closeness.py`), graphs that run as captured, warnings.
 
@@ -9,6 +10,7 @@ results and gradients are as close to float64's as eager's (`closeness.py`), gra
     python benchmarks/zoo.py --rows zoo.jsonl --peer resnet bert     # these, torch.compile too
     python benchmarks/zoo.py --rows zoo.jsonl --against before.jsonl # and names those that became slower by 3%
     python benchmarks/zoo.py --rows zoo.jsonl --save                 # the table of what was measured
+    python benchmarks/zoo.py --rows small.jsonl --peer varied        # `zoo_varied.py`: for one thread of a CPU
 
 One more model: a function behind `@family` that gives names and how each is made.
 """
@@ -38,6 +40,7 @@ import side_by_side as sbs
 import torch
 from models_cpu import loss_of
 from torch import Tensor, nn
+from zoo_varied import varied
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -136,6 +139,9 @@ def own() -> Iterator[tuple[str, Make]]:
     yield "MLP", lambda: (nn.Sequential(*deep), (torch.randn(1024, 256),), {})
 
 
+family(varied)
+
+
 def zoo() -> dict[str, Make]:
     return {name: make for names in FAMILIES for name, make in names()}
 
@@ -168,12 +174,12 @@ def _step(model: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any, tr
     return learn if train else infer
 
 
-def measure(name: str, kind: str, peer: bool, seconds: float) -> dict[str, Any]:
+def measure(name: str, kind: str, peer: bool, seconds: float, dtype: torch.dtype | None) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     modes = ("default", "reduce-overhead") if device == "cuda" else ("default",)
     train = kind == "training"
     torch.manual_seed(0)
-    half = torch.bfloat16 if device == "cuda" else torch.float32
+    half = dtype or (torch.bfloat16 if device == "cuda" else torch.float32)
     row: dict[str, Any] = {"model": name, "kind": kind}
     try:
         model, args, kwargs = zoo()[name]()
@@ -237,8 +243,9 @@ def _synchronised(step: Callable[[], Any]) -> Callable[[], None]:
 # ------------------------------------------------------------------------------------------------------------ the run
 
 
-def run(name: str, kind: str, peer: bool, limit: float) -> dict[str, Any]:
+def run(name: str, kind: str, peer: bool, limit: float, dtype: str | None) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name, kind, *(["--peer"] if peer else [])]
+    command += ["--dtype", dtype] if dtype else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -300,6 +307,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS)
     parser.add_argument("--peer", action="store_true", help="torch.compile, too")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="bfloat16 on a GPU, else float32")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300, help="seconds for one")
     parser.add_argument("--minutes", type=float, default=math.inf, help="none is begun after this time")
@@ -308,7 +316,8 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(*given.one, given.peer, 2.0)), flush=True)
+        dtype = getattr(torch, given.dtype) if given.dtype else None
+        print(json.dumps(measure(*given.one, given.peer, 2.0, dtype)), flush=True)
         sys.exit()
     rows = [json.loads(line) for line in given.rows.read_text().splitlines()] if given.rows.exists() else []
     known = {(row["model"], row["kind"]) for row in rows}
@@ -317,7 +326,7 @@ def main() -> int:
     random.Random(0).shuffle(todo)  # a run that ends early is a sample of all families
     progress, end = sbs.Progress(), time.monotonic() + 60 * given.minutes
     with ThreadPoolExecutor(given.processes) as pool, given.rows.open("a") as file:
-        job = lambda one: run(*one, given.peer, given.limit) if time.monotonic() < end else None  # noqa: E731
+        job = lambda one: run(*one, given.peer, given.limit, given.dtype) if time.monotonic() < end else None  # noqa: E731
         for number, future in enumerate(as_completed([pool.submit(job, one) for one in todo]), 1):
             if row := future.result():
                 rows.append(row)
