@@ -66,6 +66,7 @@ class SharedLayers:
         later = next((at for at, node in enumerate(inside) if self._is_backward(node)), len(inside))
         self.forward, self.backward = inside[:later], inside[later:]
         self.module = self._with_calls(gm)
+        self.refused: NotShared | None = None
 
     def _joint(self, gm: GraphModule, trace: Trace) -> GraphModule:
         first = self.found.layers[0]
@@ -136,9 +137,11 @@ class SharedLayers:
     def call_backward(self, layer: int, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """The gradients of a layer's inputs."""
         given = [one for one, wanted in zip(tangents, self.differentiable, strict=True) if wanted]
-        for one, node in zip(given, self.tangents, strict=True):
+        for at, (one, node) in enumerate(zip(given, self.tangents, strict=True)):
             if one is None or _layout(one) != _layout(value_of(node)):
-                raise NotShared("a layer's result has a gradient of another kind")
+                # not raised here: autograd would warn, and show the program where the forward was
+                self.refused = NotShared("a layer's result has a gradient of another kind")
+                (given[at],) = self.fakes([node])
         made = iter(torch.ops.dynajit.layer_backward(given, layer))
         return [None if gradient is None else next(made) for gradient in self.gradients]
 
@@ -150,7 +153,9 @@ class SharedLayers:
     # -- afterwards
 
     def put_into(self, joint: GraphModule) -> GraphModule:
-        """The joint graph of all, with the layers' in place of the calls."""
+        """The joint graph of all, with the layers' in place of the calls. Raises NotShared."""
+        if self.refused is not None:
+            raise self.refused
         made: dict[int, tuple[dict[Node, Any], dict[int, Any]]] = collections.defaultdict(lambda: ({}, {}))
         for node in list(joint.graph.nodes):
             if node.target is _FORWARD:
