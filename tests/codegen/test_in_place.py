@@ -158,3 +158,43 @@ def test_memory_that_is_stored_over_twice(simd: str) -> None:
             result = call(x)
             found.append((result, *torch.autograd.grad(result.sum(), x)))
         torch.testing.assert_close(found[1], found[0])
+
+
+_ROWS = torch.tensor([3, 1])
+_WRITES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "index_fill_": lambda x, y: x.index_fill_(0, _ROWS, 2.5),
+    "index_fill_, tensor": lambda x, y: x.index_fill_(1, _ROWS, y[0, 0]),
+    "index_reduce_": lambda x, y: x.index_reduce_(0, _ROWS, y[:2], "amax"),
+    "masked_scatter_": lambda x, y: x.masked_scatter_(y > 0, y * 2),
+    "put_": lambda x, y: x.put_(_ROWS, y[0, :2], accumulate=True),
+    "scatter_, reduce": lambda x, y: x.scatter_(0, _ROWS[None].expand(2, 2), y, reduce="multiply"),
+    "scatter_, value, reduce": lambda x, y: x.scatter_(0, _ROWS[None], 0.5, reduce="add"),
+    "scatter_reduce_": lambda x, y: x.scatter_reduce_(0, _ROWS[None], y, "amin", include_self=False),
+}
+
+
+@pytest.mark.parametrize("name", _WRITES)
+def test_what_writes_a_part_of_an_input_copies_nothing(name: str) -> None:
+    write = _WRITES[name]
+    x, y = torch.randn(5, 6), torch.randn(5, 6)
+    mine, ours = x.clone(), x.clone()
+    compiled = dynajit.compile(write)
+    assert compiled(ours, y) is ours
+    write(mine, y)
+    torch.testing.assert_close(ours, mine)
+    with torch.profiler.profile() as profile:
+        compiled(ours, y)
+    write(mine, y)
+    torch.testing.assert_close(ours, mine)
+    assert not any("copy" in event.name or "clone" in event.name for event in profile.events())
+
+
+def test_a_place_outside_is_eagers_error_and_changes_nothing() -> None:
+    x, rows = torch.randn(3, 4), torch.tensor([0, 3])
+    before = x.clone()
+    with pytest.raises(IndexError):
+        dynajit.compile(lambda x, rows: x.index_fill_(0, rows, 1.0))(x, rows)
+    eager = before.clone()
+    with pytest.raises(IndexError):
+        eager.index_fill_(0, rows, 1.0)
+    assert torch.equal(x, eager)
