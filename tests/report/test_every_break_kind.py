@@ -345,3 +345,10 @@ def test_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 __all__ = ["importlib"]
+
+
+def test_words_of_an_operation_end_where_torch_lists_its_own_frames() -> None:
+    lengths = torch.tensor([3, 2, 1])
+    fn = dynajit.compile(lambda x: torch._VF._pad_packed_sequence(x, lengths, True, 0.0, 5)[0], dynamic=True)  # type: ignore[attr-defined]
+    reasons = [each.reason for each in dynajit.explain(fn)(torch.randn(6, 5)).break_reasons]
+    assert reasons and reasons[0].endswith("Cannot call numel() on tensor with symbolic sizes/strides")

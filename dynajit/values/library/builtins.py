@@ -58,6 +58,7 @@ from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
+from dynajit.values.library.container_text import CONTAINERS, container_text
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
 from dynajit.values.objects.local_classes import make_class, make_from_namespace
@@ -595,38 +596,10 @@ def _text(tx: Tracer, fn: Any, method: str, value: Value) -> Value:
         value.unsupported("the text")  # its loader, its file and its name are asked
     if isinstance(value, TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
-    if value.py_type() in (list, tuple, dict) and not value.is_const():
-        return _container_text(tx, value)
+    if value.py_type() in CONTAINERS:
+        return container_text(tx, value)
     unread = unread_text(tx, fn, [value]) or (number_text(tx, fn, value) if computed(value) else None)
     return unread if unread is not None else tx.fold(fn, [value])
-
-
-def _container_text(tx: Tracer, value: Value) -> Value:
-    """The text of a container, of whose items' texts the program may be asked."""
-    try:
-        return ConstVal(repr(value.real()))
-    except NotReal:
-        return ConstVal(repr(_stood_for(tx, value, {})))
-
-
-def _stood_for(tx: Tracer, value: Value, made: dict[int, Any]) -> Any:
-    """A list, tuple or dictionary of stand-ins; `made`: those that it is in, and what they contain."""
-    kind = value.py_type()
-    if kind not in (list, tuple, dict):
-        return StandIn(tx, value)
-    if id(value) not in made:
-        made[id(value)] = kind() if kind is not tuple else None
-        if isinstance(value, DictVal):
-            made[id(value)].update((StandIn(tx, key), _stood_for(tx, item, made)) for key, item in value.items(tx))
-        else:
-            parts = [_stood_for(tx, item, made) for item in tx.unpack(value)]
-            if kind is tuple:
-                made[id(value)] = tuple(parts)
-            else:
-                made[id(value)].extend(parts)
-    if made[id(value)] is None:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "the text of a tuple that contains itself")
-    return made[id(value)]
 
 
 @builtin(format)
@@ -640,12 +613,14 @@ def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
 
 
 def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
+    has_text = value.py_type() in CONTAINERS
     if isinstance(value, ObjVal):
         found = rely_on(tx, value.cls, "__format__")
         if isinstance(found, types.FunctionType):
             return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
-        if spec is None or spec.const() == "":
-            return _text(tx, str, "__str__", value)
+        has_text = True
+    if has_text and (spec is None or spec.const() == ""):
+        return _text(tx, str, "__str__", value)
     parts = [value, spec or ConstVal("")]
     found = number_text(tx, format, *parts)
     if found is not None:

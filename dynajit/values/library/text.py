@@ -24,7 +24,7 @@ from dynajit.values.core.registry import asked_first, builtin, models_of, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import PATH_TYPES, TEXT_METHODS, ConstVal
-from dynajit.values.scalars.unread import is_unread, join_texts, unread_text
+from dynajit.values.scalars.unread import has_unread, join_texts, unread_text
 
 pure(str.maketrans, bytes.maketrans)
 for _name in ("_path_normpath", "normpath"):
@@ -63,14 +63,14 @@ def translate(tx: Tracer, text: Value, table: Value) -> Value:
 def str_format(tx: Tracer, template: Value, /, *args: Value, **kwargs: Value) -> Value:
     try:
         given = (*args, *kwargs.values())
-        if not any(map(is_unread, given)) and not any(map(_has_own_text, given)):
+        if not any(has_unread(value, set()) for value in given) and not any(map(_has_own_text, given)):
             return tx.fold(str.format, [template, *args], kwargs)
     except GraphBreak:
         pass  # some argument is only partly known
     texts: list[Value] = []
     fields = [_Field(tx, value, texts) for value in args]
     named = {name: _Field(tx, value, texts) for name, value in kwargs.items()}
-    return _with_texts(tx, call_real(tx, template.const().format, *fields, **named), texts)
+    return with_texts(tx, call_real(tx, template.const().format, *fields, **named), texts)
 
 
 def _has_own_text(value: Value) -> bool:
@@ -83,6 +83,12 @@ def _has_own_text(value: Value) -> bool:
 
 # where one of the texts stands that were asked for
 _TEXT = re.compile("\0dynajit text (\\d+)\0")
+
+
+def put_off(text: Value, texts: list[Value]) -> str:
+    """What stands for the text, which is added to `texts`, until `with_texts` puts it there."""
+    texts.append(text)
+    return f"\0dynajit text {len(texts) - 1}\0"
 
 
 class _Field:
@@ -103,8 +109,7 @@ class _Field:
 
     def __format__(self, spec: str) -> str:
         tx, value, texts = _state_of(self)
-        texts.append(tx.call(tx.from_real(format), [value, _with_texts(tx, spec, texts)], {}))
-        return f"\0dynajit text {len(texts) - 1}\0"
+        return put_off(tx.call(tx.from_real(format), [value, with_texts(tx, spec, texts)], {}), texts)
 
     def __str__(self) -> str:
         tx, value, _ = _state_of(self)
@@ -118,7 +123,8 @@ class _Field:
 _state_of: Any = vars(_Field)["state"].__get__
 
 
-def _with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
+def with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
+    """A text with those that were put off."""
     parts = _TEXT.split(made)  # every other one is the number of a text
     return join_texts(tx, [texts[int(part)] if at % 2 else ConstVal(part) for at, part in enumerate(parts)])
 

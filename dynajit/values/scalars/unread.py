@@ -49,6 +49,14 @@ def is_unread(value: Value) -> bool:
     return value.varies
 
 
+def has_unread(value: Value, seen: set[int]) -> bool:
+    """Whether that holds for the value, or for something in the container that it is; `seen`: what was looked at."""
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    return is_unread(value) or any(has_unread(part, seen) for part in value.children())
+
+
 def _hint(value: Value) -> Any:
     return value.number.node.hint if isinstance(value, SymVal) else value.hint  # type: ignore[attr-defined]
 

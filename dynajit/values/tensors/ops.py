@@ -415,7 +415,8 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
     ) as error:
         if is_data_dependent(error):
             raise undecided(graph, f"{name()}: {_first_line(error)}", error) from None
-        raise GraphBreak(breaks.OP_RAISES, f"{name()}: {type(error).__name__}: {error}", error) from None
+        said = str(error).partition("\nException raised from ")[0]  # where in C++, frame by frame
+        raise GraphBreak(breaks.OP_RAISES, f"{name()}: {type(error).__name__}: {said}", error) from None
     finally:
         graph.shapes.note()
 
