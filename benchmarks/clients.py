@@ -315,6 +315,7 @@ def main() -> int:
 
 
 import clients_language  # noqa: E402, F401 - fills CLIENTS
+import clients_more  # noqa: E402, F401 - fills CLIENTS
 import clients_science  # noqa: E402, F401 - fills CLIENTS
 import clients_training  # noqa: E402, F401 - fills CLIENTS
 import clients_vision  # noqa: E402, F401 - fills CLIENTS
