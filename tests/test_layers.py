@@ -299,7 +299,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 3554,
     "dynajit/schedule": 1609,
     "dynajit/values": 6,
-    "dynajit/values/containers": 3432,
+    "dynajit/values/containers": 3433,
     "dynajit/values/core": 958,
     "dynajit/values/effects": 1693,
     "dynajit/values/library": 3946,

@@ -535,7 +535,8 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> None:
     if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
         if getattr(other.py_type(), "__iter__", None) not in (list.__iter__, tuple.__iter__):
             other.unsupported("extend() by itself, whose __iter__ some releases ask,")
-        self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
+        held: Any = getattr(other, "payload", other)
+        self.extend(tx, held.values(tx))
         return
     if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
         with left_to_real_call():  # what came before is in the list by then
