@@ -13,6 +13,7 @@ import argparse
 import contextvars
 import itertools
 import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,6 +237,38 @@ def test_the_break_says_what_is_shared() -> None:
     assert dict(dynajit.counters["graph_breaks"]) == {"unsupported-value": 1}
     with pytest.raises(dynajit.exc.Unsupported, match=r"op\.default, which shares with the function what is written"):
         dynajit.compile(program, backend="eager", fullgraph=True)(torch.ones(2), 3)
+
+
+SCALES = types.SimpleNamespace(forward=1.0, backward=1.0)
+
+
+@torch.library.custom_op("shared_state::scaled", mutates_args=())
+def scaled(x: torch.Tensor, by: float = 2.0, *, shift: float = 0.5) -> torch.Tensor:
+    return x * by + shift
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
+    ctx.by, ctx.shift = inputs[1] * SCALES.forward, keyword_only_inputs["shift"]
+
+
+scaled.register_fake(lambda x, by=2.0, *, shift=0.5: torch.empty_like(x))
+scaled.register_autograd(lambda ctx, grad: (grad * ctx.by * SCALES.backward + ctx.shift, None), setup_context=_setup)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_what_a_registered_backward_reads_is_guarded(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return scaled(x).sin() + torch.ops.shared_state.scaled(x, 3.0, shift=0.25)
+
+    compiled = dynajit.compile(program, backend=backend, fullgraph=True)
+    for forward, backward in ((1.0, 1.0), (2.0, 1.0), (2.0, 3.0), (1.0, 1.0)):
+        SCALES.forward, SCALES.backward = forward, backward
+        gradients = []
+        for function in (program, compiled):
+            x = torch.ones(2, requires_grad=True)
+            function(x).sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
 
 
 def main() -> int:

@@ -51,8 +51,31 @@ def autograd_function(
             result = forward(*args, **kwargs)
             setup_context(context, args, result)
         if backward is not None:
-            results = result if isinstance(result, tuple) else (result,)
-            backward(context, *[torch.ones_like(part) if isinstance(part, torch.Tensor) else None for part in results])
+            _with_ones(backward, context, result)
+
+
+def operator_autograd(
+    operator: Callable[..., Any],
+    setup_context: Callable[..., Any] | None,
+    backward: Callable[..., Any],
+    needs_input_grad: tuple[bool, ...],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """One call of an operator that `register_autograd` made differentiable, and the backward with ones."""
+    context = Context(needs_input_grad)
+    with torch.no_grad():
+        result = operator(*args, **kwargs)
+        if setup_context is not None:
+            named = {"keyword_only_inputs": kwargs} if kwargs else {}
+            setup_context(ctx=context, inputs=args, output=result, **named)
+        _with_ones(backward, context, result)
+
+
+def _with_ones(backward: Callable[..., Any], context: Context, result: Any) -> None:
+    """The backward with gradients of ones."""
+    results = result if isinstance(result, tuple) else (result,)
+    backward(context, *[torch.ones_like(part) if isinstance(part, torch.Tensor) else None for part in results])
 
 
 class _WithData(torch.autograd.Function):

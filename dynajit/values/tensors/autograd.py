@@ -7,10 +7,11 @@ that its backward is the user's; its forward and backward are traced on the side
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
 from dynajit.graph.shared_state import SharedState
 from dynajit.report import breaks
@@ -21,11 +22,11 @@ from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.polyfills.autograd import autograd_function
+from dynajit.values.polyfills.autograd import autograd_function, operator_autograd
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.function_arguments import Build, function_recipe
-from dynajit.values.tensors.python_code import check_order
+from dynajit.values.tensors.python_code import check_order, note_code
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 
@@ -71,19 +72,57 @@ def _applied(cls: Any, functions: Mapping[int, Build], count: int) -> Callable[.
 
 
 def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
-    """Trace forward and backward for their guards alone; an effect on something outside is a graph break."""
-    journal, graph = tx.journal.mark(), tx.graph.mark()
+    """What forward and backward rely on."""
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
     if not may_be_differentiated([*args, *kwargs.values()]):
         parts[2] = ConstVal(None)
+    _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
+
+
+def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    """What the backward relies on that `register_autograd` gave an operator, where the call is differentiated: it is
+    traced with the graph, once."""
+    schema = getattr(getattr(target, "default", target), "_schema", None)
+    definition = OPDEFS.get(getattr(schema, "name", ""))
+    if schema is None or definition is None or definition._backward_fn is None:
+        return
+    if not may_be_differentiated([*args, *kwargs.values()]):
+        return
+    note_code(tx, target)
+    parts = [tx.from_real(part) for part in (target, definition._setup_context_fn, definition._backward_fn)]
+    given = dict(kwargs)
+    for place, argument in enumerate(schema.arguments):  # as torch fills them in for `setup_context`
+        if place < len(args):
+            given[argument.name] = args[place]
+        elif argument.name not in given and argument.has_default_value():
+            given[argument.name] = tx.from_real(argument.default_value)
+    filled = [each for each in schema.arguments if each.name in given]
+    by_place = [given[each.name] for each in filled if not each.kwarg_only]
+    by_name = {each.name: given[each.name] for each in filled if each.kwarg_only}
+    _trace_aside(tx, operator_autograd, target, parts, by_place, by_name)
+
+
+def _trace_aside(
+    tx: Tracer,
+    polyfill: Callable[..., None],
+    called: Any,
+    parts: list[Value],
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+) -> None:
+    """Trace a forward and a backward for their guards alone; an effect on something outside is a graph break."""
+    journal, graph = tx.journal.mark(), tx.graph.mark()
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
     codes, tx.assumed.codes = tx.assumed.codes, {}
     try:
-        with tx.not_resumable(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
-            tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
+        with (
+            tx.not_resumable(),
+            without_effects(tx, getattr(called, "__qualname__", str(called)), [*parts, *args, *kwargs.values()]),
+        ):
+            tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
     finally:
-        state = tx.python_code.setdefault(cls.obj, SharedState())
+        state = tx.python_code.setdefault(called, SharedState())
         for code, _ in tx.assumed.codes.values():
             state.reads.update(code.co_names, code.co_freevars)
         tx.assumed.codes = {**codes, **tx.assumed.codes}

@@ -40,6 +40,7 @@ from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import graph_arrays, overrides
 from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
+from dynajit.values.tensors.autograd import learn_operator
 from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
 from dynajit.values.tensors.python_code import check_order, note_code
@@ -69,6 +70,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     kwargs = _with_default_device(tx, target, kwargs)
     name = _name_of(target)
     check_order(tx, target, name)
+    learn_operator(tx, target, args, kwargs)
     made = (
         _of_array(tx, target, args, kwargs)
         or overrides.dispatch(tx, op, target, args, kwargs)
