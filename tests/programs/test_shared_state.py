@@ -255,10 +255,20 @@ scaled.register_fake(lambda x, by=2.0, *, shift=0.5: torch.empty_like(x))
 scaled.register_autograd(lambda ctx, grad: (grad * ctx.by * SCALES.backward + ctx.shift, None), setup_context=_setup)
 
 
+@torch.library.custom_op("shared_state::all_scaled", mutates_args=())
+def all_scaled(tensors: list[torch.Tensor], by: float) -> list[torch.Tensor]:
+    return [tensor * by for tensor in tensors]
+
+
+all_scaled.register_fake(lambda tensors, by: [torch.empty_like(tensor) for tensor in tensors])
+all_scaled.register_autograd(lambda ctx, grads: ([grad * SCALES.backward for grad in grads], None))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
 def test_what_a_registered_backward_reads_is_guarded(backend: str) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
-        return scaled(x).sin() + torch.ops.shared_state.scaled(x, 3.0, shift=0.25)
+        first, second = all_scaled([x, x.cos()], 2.0)
+        return scaled(x).sin() + torch.ops.shared_state.scaled(x, 3.0, shift=0.25) + first * second
 
     compiled = dynajit.compile(program, backend=backend, fullgraph=True)
     for forward, backward in ((1.0, 1.0), (2.0, 1.0), (2.0, 3.0), (1.0, 1.0)):

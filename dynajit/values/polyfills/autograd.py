@@ -75,7 +75,13 @@ def operator_autograd(
 def _with_ones(backward: Callable[..., Any], context: Context, result: Any) -> None:
     """The backward with gradients of ones."""
     results = result if isinstance(result, tuple) else (result,)
-    backward(context, *[torch.ones_like(part) if isinstance(part, torch.Tensor) else None for part in results])
+    backward(context, *[_ones_like(part) for part in results])
+
+
+def _ones_like(part: Any) -> Any:
+    if type(part) is list:
+        return [_ones_like(each) for each in part]
+    return torch.ones_like(part) if isinstance(part, torch.Tensor) else None
 
 
 class _WithData(torch.autograd.Function):

@@ -14,9 +14,10 @@ import torch
 from torch._library.custom_ops import OPDEFS
 
 from dynajit.graph.shared_state import SharedState
+from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
@@ -86,7 +87,8 @@ def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[
     definition = OPDEFS.get(getattr(schema, "name", ""))
     if schema is None or definition is None or definition._backward_fn is None:
         return
-    if not may_be_differentiated([*args, *kwargs.values()]):
+    _, fakes = parts_to_graph(tx, [*args, *kwargs.values()])
+    if not torch.is_grad_enabled() or not any(getattr(fake, "requires_grad", False) for fake in leaves_in(fakes)):
         return
     note_code(tx, target)
     parts = [tx.from_real(part) for part in (target, definition._setup_context_fn, definition._backward_fn)]
