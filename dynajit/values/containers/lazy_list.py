@@ -12,12 +12,14 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit.graph.seen import is_argument
 from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import check_length
 from dynajit.values.containers.sequence import Lazy, ListVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.number_calls import MAX_COMPUTED
 
 
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
@@ -83,8 +85,13 @@ class OutsideList(ListVal):
         length = length_source(self.source, list.__len__)
         if self._items is not None or self._tx.static_numbers:
             return None
-        if not self._tx.seen.number(length, list.__len__(self._real)):
+        count = list.__len__(self._real)
+        if not self._tx.seen.number(length, count):
             return None
+        if count > MAX_COMPUTED:
+            if is_argument(self.source):
+                return None
+            raise GraphBreak(breaks.VARYING_VALUE, length.name())
         return self._real, self.source, self._added
 
     def truth(self, tx: Tracer) -> bool:

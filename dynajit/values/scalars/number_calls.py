@@ -23,6 +23,8 @@ from dynajit.values.scalars.symbolic import SymVal, is_number
 # what is told apart by its text
 _SHOWN = (int, float, bool, complex, str, type(None))
 _TAKEN = (complex, str, list, tuple)
+#: items of a list that is computed with at each check of the guards: of more the program computes itself
+MAX_COMPUTED = 128
 _NUMBER_TYPES = frozenset({int, float})
 _RESULTS = (int, float, complex, bytes, str, tuple)
 # as many numbers a call may follow from: it is looked at in each check of the guards
@@ -95,9 +97,9 @@ def _growing(value: Value) -> tuple[list[Any], Source, list[Value]] | None:
 
 
 def _numbers(items: list[Any]) -> list[Any]:
-    """A list of nothing but numbers."""
-    if not {*map(type, items)} <= _NUMBER_TYPES:
-        raise TypeError("not all are numbers")
+    """A list of nothing but numbers, and of few."""
+    if len(items) > MAX_COMPUTED or not {*map(type, items)} <= _NUMBER_TYPES:
+        raise TypeError("not all are numbers, or too many")
     return items
 
 

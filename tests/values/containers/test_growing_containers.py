@@ -125,6 +125,27 @@ def test_a_list_of_numbers_that_gets_another_item() -> None:
         compiled(X, log)
 
 
+def test_a_long_list_is_left_to_the_program() -> None:
+    """What generated code computed of it, guards would compute once more."""
+
+    class Log:
+        def __init__(self) -> None:
+            self.losses: list[float] = []
+
+    def mean(x: torch.Tensor, log: Log) -> Any:
+        log.losses.append(len(log.losses) * 0.37)
+        return x * 2, sum(log.losses) / len(log.losses)
+
+    ours, theirs, counter = Log(), Log(), CompileCounter()
+    compiled, compiled_at = dynajit.compile(mean, backend=counter), []
+    for call in range(150):
+        before = counter.frame_count
+        assert _same([*compiled(X, ours)], [*mean(X, theirs)])
+        compiled_at += [call] * (counter.frame_count > before)
+    late = [call for call in compiled_at if call > 2]
+    assert len(late) <= 2 and all(128 <= call <= 132 for call in late)
+
+
 def test_whether_a_list_is_empty() -> None:
     class Log:
         def __init__(self) -> None:
