@@ -185,7 +185,8 @@ class OutsideCount(IteratorVal):
 
 
 def _count_state(real: itertools.count[Any]) -> list[int] | None:
-    if any(type(held) is not int for held in gc.get_referents(real)):
+    held = [each for each in gc.get_referents(real) if each is not itertools.count]  # its class, from Python 3.12 on
+    if any(type(each) is not int for each in held):
         return None  # its text might run the program's code
     return [int(part) for part in repr(real)[len("count(") : -1].split(",")]
 
