@@ -58,12 +58,16 @@ class SharedState:
         self.objects: set[int] = set()
 
     def of_code(self, code: types.CodeType, own: frozenset[str] = frozenset()) -> None:
-        """Add what is said in the code itself, and in what is defined there. `own`: variables that hold what nobody
-        else sees, such as the `ctx` that a backward gets."""
-        self.reads.update(code.co_names, code.co_freevars)
+        """Add what is said in the code itself, and in what is defined there. `own`: variables that hold tensors and
+        numbers of the graph, or what nobody else sees, such as the `ctx` that a backward gets."""
+        self.reads.update(code.co_freevars)
+        instructions = [*dis.get_instructions(code)]
+        own -= {instr.argval for instr in instructions if instr.opname == "STORE_FAST"}
         base = ""
-        for instr in dis.get_instructions(code):
+        for instr in instructions:
             name, kind = instr.opname, instr.argval
+            if instr.opcode in dis.hasname and base not in own:
+                self.reads.add(kind)
             if (
                 name in ("STORE_GLOBAL", "DELETE_GLOBAL")
                 or (name in ("STORE_ATTR", "DELETE_ATTR") and base not in own)
@@ -181,7 +185,9 @@ def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
 
     definition = OPDEFS.get(overload._schema.name)
     if definition is not None:
-        yield from (definition._init_fn, definition._setup_context_fn, *definition._backend_fns.values())
+        yield from (definition._init_fn, *definition._backend_fns.values())
+        if definition._setup_context_fn is not None:
+            yield definition._setup_context_fn
         return
     yield from overload.py_kernels.values()
     for line in torch._C._dispatch_dump(overload._schema.name).splitlines():

@@ -228,6 +228,30 @@ def test_what_is_read_alone_stays_in_the_graph(operator: str) -> None:
         assert compiled(torch.ones(2), 0)[0].tolist() == [k + 1.0] * 2
 
 
+@torch.library.custom_op("shared_state::like", mutates_args=())
+def like(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(x.size(0), device=x.device, dtype=x.dtype) + x
+
+
+@like.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_attributes_of_arguments_are_no_state() -> None:
+    """What the program calls an attribute of its own may be called as a tensor's is."""
+
+    def program(x: torch.Tensor, cache: Any) -> torch.Tensor:
+        cache.device, cache.dtype = x.device, x.dtype
+        return like(x * 2) + 1
+
+    for _ in range(2):
+        found, expected = types.SimpleNamespace(), types.SimpleNamespace()
+        compiled = dynajit.compile(program, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(torch.ones(2), found), program(torch.ones(2), expected))
+        assert vars(found) == vars(expected)
+
+
 def test_the_break_says_what_is_shared() -> None:
     space: dict[str, Any] = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
     exec(compile(program_text("custom_op", "attribute", "read", "write", "none"), "<shared state>", "exec"), space)
