@@ -153,8 +153,9 @@ class NumberCall:
         if not value.is_const() or type(value.const()) not in _SHOWN:
             return None
         name = f"given_{len(self.known)}"
-        self.known[name] = value.const()
-        return name, _escaped(repr(value.const()))
+        known = self.known[name] = value.const()
+        # Python shows no integer of many digits in base ten
+        return name, _escaped(hex(known) if type(known) is int and symbols.is_large(known) else repr(known))
 
     def _listed(self, items: Sequence[Value], *parts: tuple[str, str]) -> tuple[str, str] | None:
         """A list of these items, behind other parts."""

@@ -123,6 +123,28 @@ def test_a_number_that_is_written_while_it_is_read() -> None:
         assert got[1:] == want[1:] and vars(ours) == vars(theirs)
 
 
+_LAWS: dict[str, Callable[[float], Any]] = {
+    "equal to itself": lambda v: (v == v, v != v, v <= v, v < v),
+    "its absolute value": lambda v: (abs(v) >= 0, abs(v) < 0, abs(v) == abs(v)),
+    "beside what follows from it": lambda v: (v + 1 > v, v * 2 == v + v, -v == 0 - v, v - v == 0, v / 2 < v),
+    "the sum's law": lambda v: (v + 1.0 == 1.0 + v, v * 0.0 == 0.0, max(v, v) == v),
+    "asked in a branch": lambda v: "number" if v == v else "none",
+}
+
+
+@pytest.mark.parametrize("law", _LAWS)
+@pytest.mark.parametrize("first", [(), (3.0,), (3.0, 1.0), (math.nan,), (math.nan, 2.0)], ids=str)
+def test_laws_that_not_all_floats_keep(law: str, first: tuple[float, ...]) -> None:
+    """Of real numbers they are true, so that algebra decides them: NaN and infinities come once they are symbols."""
+
+    def fn(x: torch.Tensor, v: float) -> Any:
+        return x * 2, _LAWS[law](v)
+
+    compiled = dynajit.compile(fn, backend="eager")
+    for v in (*first, math.nan, 4.5, math.inf, 0.0, -math.inf, math.nan, -2.5, 0.0):
+        assert compiled(X, v)[1] == fn(X, v)[1], v
+
+
 def test_past_a_graph_break() -> None:
     def fn(x: torch.Tensor, a: int, b: int) -> Any:
         y = x + 1
