@@ -8,6 +8,7 @@ that its global variables and closure lead to.
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import dis
 import functools
@@ -48,6 +49,7 @@ class SharedState:
         reads: names of variables and attributes.
         writes: names of variables and attributes that it stores.
         objects: containers, context variables and iterators that it reaches, by id.
+        reached: everything that it reaches, by id; None if nobody looked.
         changes: whether it may change one of these.
     """
 
@@ -56,6 +58,7 @@ class SharedState:
         self.reads: set[str] = set()
         self.writes: set[str] = set()
         self.objects: set[int] = set()
+        self.reached: set[int] | None = None
 
     def of_code(self, code: types.CodeType, own: frozenset[str] = frozenset()) -> None:
         """Add what is said in the code itself, and in what is defined there. `own`: variables that hold tensors and
@@ -63,14 +66,15 @@ class SharedState:
         self.reads.update(code.co_freevars)
         instructions = [*dis.get_instructions(code)]
         own -= {instr.argval for instr in instructions if instr.opname == "STORE_FAST"}
+        filled = own | {*code.co_varnames[:1]} if code.co_name == "__init__" else own
         base = ""
         for instr in instructions:
             name, kind = instr.opname, instr.argval
-            if instr.opcode in dis.hasname and base not in own:
+            if instr.opcode in dis.hasname and not (name in ("LOAD_ATTR", "LOAD_METHOD") and base in own):
                 self.reads.add(kind)
             if (
                 name in ("STORE_GLOBAL", "DELETE_GLOBAL")
-                or (name in ("STORE_ATTR", "DELETE_ATTR") and base not in own)
+                or (name in ("STORE_ATTR", "DELETE_ATTR") and base not in filled)
                 or (name in ("STORE_DEREF", "DELETE_DEREF") and kind in code.co_freevars)
             ):
                 self.writes.add(kind)
@@ -115,6 +119,7 @@ def shared_state(functions: Iterable[Any]) -> SharedState:
             waiting += [held for held in keep if not isinstance(held, types.FunctionType)]
             seen = {id(held) for held in keep if isinstance(held, types.FunctionType)}
             keep = [held for held in keep if isinstance(held, types.FunctionType)]
+    state.reached = seen
     return state
 
 
@@ -165,18 +170,59 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(inner)
 
 
+#: what ran as the kernels of operators whose functions torch does not show
+_seen_running: dict[Any, list[types.FunctionType]] = {}
+
+
 def state_of_target(target: Any) -> SharedState | None:
     """What the code shares that runs where a graph calls this; None where none runs but torch's and C++ code."""
     if target in OPAQUE:
         return shared_state([target])
-    if not isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or facts(target).known:
+    if not _has_kernels(target):
         return None
     kernels = [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
     if not kernels:
         return None
-    state = shared_state(kernel for kernel in kernels if kernel is not None)
-    state.known &= None not in kernels
+    state = shared_state([*(kernel for kernel in kernels if kernel is not None), *_seen_running.get(target, ())])
+    if target in _seen_running:
+        state.writes, state.changes = set(), False  # it has, when it ran on fake tensors
+    elif None in kernels:
+        state.known = False
     return state
+
+
+def _has_kernels(target: Any) -> bool:
+    """Whether it is an operator that is none of torch's own."""
+    return isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and not facts(target).known
+
+
+@contextlib.contextmanager
+def watching_kernels(target: Any) -> Iterator[None]:
+    """Inside, an operator runs on fake tensors. If its kernels are hidden, and are those that run on these as on any
+    others (`CompositeImplicitAutograd`), the functions that run are remembered."""
+    if not _has_kernels(target) or target in _seen_running:
+        yield
+        return
+    overloads = overloads_of(target)
+    hidden = {key for overload in overloads for key in _hidden_kernels(overload)}
+    composite = all(key.startswith("CompositeImplicit") for key in hidden)
+    if not hidden or not composite or any(map(_has_fake, overloads)):
+        yield
+        return
+    found: list[types.FunctionType] = []
+
+    def note(frame: types.FrameType, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES | {"dynajit"}:
+            cells = [types.CellType(frame.f_locals.get(name)) for name in frame.f_code.co_freevars]
+            found.append(types.FunctionType(frame.f_code, frame.f_globals, closure=tuple(cells) or None))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    _seen_running[target] = found
 
 
 def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
@@ -190,7 +236,20 @@ def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
             yield definition._setup_context_fn
         return
     yield from overload.py_kernels.values()
+    yield from (None for _ in _hidden_kernels(overload))
+
+
+def _has_fake(overload: torch._ops.OpOverload) -> bool:
+    """Whether another function than its kernel runs on fake tensors."""
+    from torch._library.simple_registry import singleton
+
+    entry = singleton.get(overload._name)
+    return entry is not None and entry.fake_impl.kernel is not None
+
+
+def _hidden_kernels(overload: torch._ops.OpOverload) -> Iterator[str]:
+    """The dispatch keys of kernels whose functions torch does not show."""
     for line in torch._C._dispatch_dump(overload._schema.name).splitlines():
         key, _, rest = line.partition(": registered at ")
         if rest and "(none)" in rest and key not in ("debug", "Meta") and "(inactive)" not in key:
-            yield None
+            yield key

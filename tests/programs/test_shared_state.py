@@ -138,6 +138,16 @@ OPERATORS = {
     kept.append(library)
     op = torch.ops.{ns}.op
 """,
+    "composite": """
+    library = torch.library.Library("{ns}", "DEF")
+    library.define("op(Tensor x) -> Tensor")
+    def kernel(x):
+        {declared}
+        {body}
+    library.impl("op", kernel, "CompositeImplicitAutograd")
+    kept.append(library)
+    op = torch.ops.{ns}.op
+""",
     "allow_in_graph": """
     def op(x):
         {declared}
@@ -154,7 +164,7 @@ INSIDE = {
 BEFORE = ("none", "write", "read", "change")
 AFTER = ("none", "read", "write", "change")
 #: what `allow_in_graph` marks runs while the graph is compiled, too, so that it may change nothing, as documented
-ONLY_READ = ("Library", "allow_in_graph")
+ONLY_READ = ("Library", "composite", "allow_in_graph")
 CASES = [
     case
     for case in itertools.product(OPERATORS, STATES, INSIDE, BEFORE, AFTER)
@@ -228,14 +238,25 @@ def test_what_is_read_alone_stays_in_the_graph(operator: str) -> None:
         assert compiled(torch.ones(2), 0)[0].tolist() == [k + 1.0] * 2
 
 
+_ASKED = types.SimpleNamespace(device=1, keys=2)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(like.size(0), device=like.device, dtype=like.dtype)
+
+
 @torch.library.custom_op("shared_state::like", mutates_args=())
 def like(x: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(x.size(0), device=x.device, dtype=x.dtype) + x
+    return torch.zeros(x.size(0), device=x.device, dtype=x.dtype) + _zeros(x) + x
 
 
-@like.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
+@torch.library.custom_op("shared_state::asked", mutates_args=())
+def asked(x: torch.Tensor) -> torch.Tensor:
+    return _zeros(x) + x * _ASKED.device
+
+
+like.register_fake(torch.empty_like)
+asked.register_fake(torch.empty_like)
 
 
 def test_attributes_of_arguments_are_no_state() -> None:
@@ -250,6 +271,37 @@ def test_attributes_of_arguments_are_no_state() -> None:
         compiled = dynajit.compile(program, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(torch.ones(2), found), program(torch.ones(2), expected))
         assert vars(found) == vars(expected)
+
+
+def test_attributes_that_are_named_as_tensors_have_them() -> None:
+    """They are state where the code reaches the object that the program writes."""
+
+    def program(x: torch.Tensor, value: int) -> torch.Tensor:
+        _ASKED.device = value
+        return asked(x) + 1
+
+    compiled = dynajit.compile(program, backend="eager")
+    for value in (3, 4, 5, 3):
+        _ASKED.device = 0
+        assert compiled(torch.ones(2), value).tolist() == [value + 1.0] * 2
+
+
+def test_kernels_that_torch_hides_are_seen_where_they_run() -> None:
+    """As quantisation libraries have them, called beside caches that are written."""
+    space: dict[str, Any] = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
+    exec(compile(program_text("composite", "attribute", "read", "none", "none"), "<shared state>", "exec"), space)
+    program, _ = space["make"]()
+
+    def beside(x: torch.Tensor, cache: Any) -> torch.Tensor:
+        cache.keys = program(x, 0)[0]
+        return cache.keys * 2
+
+    found = types.SimpleNamespace()
+    compiled = dynajit.compile(beside, backend="eager", fullgraph=True)
+    for k in (1, 2):
+        space["CFG"].k = k
+        assert compiled(torch.ones(2), found).tolist() == [k * 2.0 + 2] * 2
+        assert found.keys.tolist() == [k + 1.0] * 2
 
 
 def test_the_break_says_what_is_shared() -> None:

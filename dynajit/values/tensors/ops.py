@@ -27,6 +27,7 @@ from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
+from dynajit.graph.shared_state import watching_kernels
 from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
@@ -228,7 +229,8 @@ class _Operation:
 def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """The node, the run on fake tensors, and the model of what it gives."""
     operation = _Operation(tx, op, target, args, kwargs)
-    result = operation.run()
+    with watching_kernels(target):
+        result = operation.run()
     raising = operation.notes_of_raising()
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, operation.name, result)

@@ -45,28 +45,41 @@ def out_of_order(tx: Tracer) -> set[Any]:
     if any(state.has_effects() for state in tx.python_code.values()):
         read = tx.outside_objects()
         sources = (guard.source for guard in tx.guards if guard.source is not None)
-        words = {word for source in sources for word in re.findall(r"\w+", source.name())} | names
+        words = {word for source in sources for word in re.findall(r"\w+", source.name())} | names.keys()
         for target, state in tx.python_code.items():
             if not state.writes.isdisjoint(words) or (state.changes and any(at in read for at in state.objects)):
                 found.add(target)
     return found
 
 
-def _reads(state: SharedState, names: set[str], objects: set[int]) -> bool:
+# what code reads of its tensors: of another object only if it reaches that
+_OF_TENSORS = frozenset(dir(torch.Tensor))
+
+
+def _reads(state: SharedState, names: dict[str, set[int | None]], objects: set[int]) -> bool:
     if not state.known:
         return bool(names or objects)
-    return not (state.reads.isdisjoint(names) and state.objects.isdisjoint(objects))
+    if not state.objects.isdisjoint(objects):
+        return True
+    if state.reached is None:
+        return not state.reads.isdisjoint(names)
+    reached = {None, *state.reached}
+    return any(name not in _OF_TENSORS or not reached.isdisjoint(names[name]) for name in state.reads & names.keys())
 
 
-def _written(tx: Tracer) -> tuple[set[str], set[int]]:
-    """The names, and the objects by id, that this trace leaves written when the graph has run."""
-    written = {name for _, name in (*tx.globals_written, *tx.class_writes)}
+def _written(tx: Tracer) -> tuple[dict[str, set[int | None]], set[int]]:
+    """The names, with the ids of the objects whose attributes they are (None: of a variable, or of an object that is
+    not known), and the objects by id, that this trace leaves written when the graph has run."""
+    written: dict[str, set[int | None]] = {name: {None} for _, name in (*tx.globals_written, *tx.class_writes)}
     changed = tx.journal.dirty.keys() - set(map(id, tx.tensors.values()))  # tensors are written in the graph
     objects = {at for at, (_, value) in tx.outside_objects().items() if id(value) in changed}
     objects.update(tx.context_values)
     for value in tx.journal.dirty.values():
         names = getattr(value, "changed_names", None) or getattr(value, "slots", None)
+        owned = getattr(getattr(value, "owner", value), "real_object", None)
+        owner = None if owned is None else id(owned)
         if names is None and value.source is not None and not issubclass(value.py_type(), torch.Tensor):
-            names = re.findall(r"\w+", value.source.name())  # of a container, or a variable
-        written.update(names or ())
+            names, owner = re.findall(r"\w+", value.source.name()), None  # of a container, or a variable
+        for name in names or ():
+            written.setdefault(name, set()).add(owner)
     return written, objects
