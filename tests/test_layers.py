@@ -289,7 +289,7 @@ MAX_FOLDER_LINES = {
     "dynajit/capture": 2758,
     "dynajit/codegen": 6473,
     "dynajit/exported": 1257,
-    "dynajit/graph": 2635,
+    "dynajit/graph": 2639,
     "dynajit/guards": 1802,
     "dynajit/interp": 4564,
     "dynajit/kept": 1383,
@@ -306,7 +306,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/objects": 3580,
     "dynajit/values/polyfills": 877,
     "dynajit/values/scalars": 1352,
-    "dynajit/values/tensors": 6917,
+    "dynajit/values/tensors": 6920,
     "dynajit/verify": 322,
 }
 

@@ -41,6 +41,11 @@ _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton"))
 _METHODS = re.compile(r"__\w+__")
 
 
+def _is_of_library(module: str | None) -> bool:
+    """Whether what a module of this name defines has no state of the program's."""
+    return (module or "").partition(".")[0] in _LIBRARIES
+
+
 class SharedState:
     """What code reads and writes beside its arguments.
 
@@ -127,7 +132,7 @@ def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
     """What leads on from one object, by the names that are read. A root's arguments are the graph's."""
     if isinstance(found, types.FunctionType):
         yield from (cell.cell_contents for cell in found.__closure__ or () if cell != types.CellType())
-        if (found.__module__ or "").partition(".")[0] in _LIBRARIES:
+        if _is_of_library(found.__module__):
             return  # but for what it wraps
         code = found.__code__
         state.of_code(code, frozenset(code.co_varnames[: code.co_argcount]) if is_root else frozenset())
@@ -150,17 +155,15 @@ def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
 def _attributes(found: Any, names: Iterable[str]) -> Iterator[Any]:
     """An object's attributes of these names, and those methods that Python calls itself."""
     kind = found if isinstance(found, type) else type(found)
-    if (kind.__module__ or "").partition(".")[0] in _LIBRARIES:
+    if _is_of_library(kind.__module__):
         own = getattr(found, "__dict__", {}) if not isinstance(found, type) else {}
         yield from (own[name] for name in names if name in own)
         return
     for each in kind.__mro__:
-        if (each.__module__ or "").partition(".")[0] not in _LIBRARIES:
+        if not _is_of_library(each.__module__):
             yield from (value for name, value in vars(each).items() if name in names or _METHODS.fullmatch(name))
     if found is not kind:
-        for name in names:
-            value = inspect.getattr_static(found, name, None)
-            yield value
+        yield from (inspect.getattr_static(found, name, None) for name in names)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -212,7 +215,8 @@ def watching_kernels(target: Any) -> Iterator[None]:
     found: list[types.FunctionType] = []
 
     def note(frame: types.FrameType, event: str, arg: Any) -> None:
-        if event == "call" and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES | {"dynajit"}:
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and not _is_of_library(module) and module.partition(".")[0] != "dynajit":
             cells = [types.CellType(frame.f_locals.get(name)) for name in frame.f_code.co_freevars]
             found.append(types.FunctionType(frame.f_code, frame.f_globals, closure=tuple(cells) or None))
 

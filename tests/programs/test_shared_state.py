@@ -109,6 +109,17 @@ STATES = {
     "vars()": State("CFG.k", 'vars(CFG)["k"] = {v}', "", 'CFG.__dict__["k"] = {v}'),
     "object.__setattr__": State("CFG.k", 'object.__setattr__(CFG, "k", {v})'),
 }
+_LIBRARY = """
+    library = torch.library.Library("{ns}", "DEF")
+    library.define("op(Tensor x) -> Tensor")
+    def kernel(x):
+        {declared}
+        {body}
+    {impl}
+    kept.append(library)
+    op = torch.ops.{ns}.op
+"""
+_META = 'library.impl("op", lambda x: torch.empty_like(x), "Meta")'
 OPERATORS = {
     "custom_op": """
     @torch.library.custom_op("{ns}::op", mutates_args=())
@@ -127,27 +138,8 @@ OPERATORS = {
         {body}
     op.register_fake(lambda x: torch.empty_like(x))
 """,
-    "Library": """
-    library = torch.library.Library("{ns}", "DEF")
-    library.define("op(Tensor x) -> Tensor")
-    def kernel(x):
-        {declared}
-        {body}
-    library.impl("op", kernel, "CPU")
-    library.impl("op", lambda x: torch.empty_like(x), "Meta")
-    kept.append(library)
-    op = torch.ops.{ns}.op
-""",
-    "composite": """
-    library = torch.library.Library("{ns}", "DEF")
-    library.define("op(Tensor x) -> Tensor")
-    def kernel(x):
-        {declared}
-        {body}
-    library.impl("op", kernel, "CompositeImplicitAutograd")
-    kept.append(library)
-    op = torch.ops.{ns}.op
-""",
+    "Library": _LIBRARY.replace("{impl}", 'library.impl("op", kernel, "CPU"); ' + _META),
+    "composite": _LIBRARY.replace("{impl}", 'library.impl("op", kernel, "CompositeImplicitAutograd")'),
     "allow_in_graph": """
     def op(x):
         {declared}

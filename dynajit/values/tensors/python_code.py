@@ -63,8 +63,11 @@ def _reads(state: SharedState, names: dict[str, set[int | None]], objects: set[i
         return True
     if state.reached is None:
         return not state.reads.isdisjoint(names)
-    reached = {None, *state.reached}
-    return any(name not in _OF_TENSORS or not reached.isdisjoint(names[name]) for name in state.reads & names.keys())
+    for name in state.reads & names.keys():
+        owners = names[name]
+        if name not in _OF_TENSORS or None in owners or not state.reached.isdisjoint(owners):
+            return True
+    return False
 
 
 def _written(tx: Tracer) -> tuple[dict[str, set[int | None]], set[int]]:
