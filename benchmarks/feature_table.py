@@ -37,6 +37,16 @@ def varied(area: str, name: str, make: Callable[[], Any], *calls: tuple[Any, ...
     add(area, name, lambda: (make(), Calls(calls)))
 
 
+def varied_feature(area: str, name: str, *calls: tuple[Any, ...]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Decorates a function that makes such a feature."""
+
+    def put(make: Callable[[], Any]) -> Callable[[], Any]:
+        varied(area, name, make, *calls)
+        return make
+
+    return put
+
+
 def x8() -> Tensor:
     return torch.linspace(-1.0, 1.0, 8)
 

@@ -26,20 +26,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from feature_table import varied
+from feature_table import varied_feature
 from features_loops import batches, small_net
 from features_parts import leaves
 from torch import Tensor, nn
 
 IDIOMS = "idioms"
-
-
-def idioms(name: str, *calls: tuple[Any, ...]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    def put(make: Callable[[], Any]) -> Callable[[], Any]:
-        varied(IDIOMS, name, make, *calls)
-        return make
-
-    return put
+idioms = functools.partial(varied_feature, IDIOMS)
 
 
 class Registry(dict[str, Any]):

@@ -4,15 +4,16 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 import logging
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from feature_table import varied
+from feature_table import varied_feature
 from torch import Tensor, nn
 
 LOOPS = "training loops"
@@ -28,12 +29,7 @@ def labelled(width: int, classes: int, many: tuple[int, ...] = (4, 6, 4, 9)) -> 
     return [(x, torch.randint(classes, x.shape[:1])) for (x,) in batches(width, many=many)]
 
 
-def loops(name: str, *calls: tuple[Any, ...]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    def put(make: Callable[[], Any]) -> Callable[[], Any]:
-        varied(LOOPS, name, make, *calls)
-        return make
-
-    return put
+loops = functools.partial(varied_feature, LOOPS)
 
 
 def small_net(width: int = 5, classes: int = 3) -> nn.Sequential:

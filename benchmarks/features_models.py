@@ -13,19 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from feature_table import Made, feature, varied
+from feature_table import Made, feature, varied_feature
 from features_loops import Rounded, batches, labelled, small_net, told
 from torch import Tensor, nn
 
 MODELS = "models of users"
-
-
-def models(name: str, *calls: tuple[Any, ...]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    def put(make: Callable[[], Any]) -> Callable[[], Any]:
-        varied(MODELS, name, make, *calls)
-        return make
-
-    return put
+models = functools.partial(varied_feature, MODELS)
 
 
 class Decoder(nn.Module):

@@ -1,27 +1,20 @@
 """Parts of torch as programs of people use them: distributions, transforms, subclasses; see features.py."""
 
+import functools
 import random
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from feature_table import varied
+from feature_table import varied_feature
 from features_loops import batches, labelled, small_net, told
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 PARTS = "parts of torch"
-
-
-def parts(name: str, *calls: tuple[Any, ...]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    def put(make: Callable[[], Any]) -> Callable[[], Any]:
-        varied(PARTS, name, make, *calls)
-        return make
-
-    return put
+parts = functools.partial(varied_feature, PARTS)
 
 
 def leaves(*shape: int, many: tuple[int, ...] = (4, 6, 4, 9)) -> list[tuple[Tensor]]:
