@@ -293,7 +293,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1802,
     "dynajit/interp": 4564,
     "dynajit/kept": 1383,
-    "dynajit/loopir": 6155,
+    "dynajit/loopir": 6148,
     "dynajit/report": 2716,
     "dynajit/resume": 2100,
     "dynajit/runtime": 3554,

@@ -519,20 +519,13 @@ _MOVES = frozenset(
 )
 # Operators that write a part of a tensor -> the same in place.
 _IN_PLACE: dict[Any, Any] = {
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-    aten.index_reduce.default: aten.index_reduce_.default,
-    aten.masked_scatter.default: aten.masked_scatter_.default,
-    aten.put.default: aten.put_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter.reduce: aten.scatter_.reduce,
-    aten.scatter.value_reduce: aten.scatter_.value_reduce,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.scatter_add.default: aten.scatter_add_.default,
+    functional: getattr(getattr(aten, f"{functional.overloadpacket.__name__}_"), functional._overloadname)
+    for functional in (
+        *(aten.index_copy.default, aten.index_put.default, aten.index_add.default, aten.index_reduce.default),
+        *(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.masked_scatter.default, aten.put.default),
+        *(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce),
+        *(aten.scatter_reduce.two, aten.scatter_add.default),
+    )
 }
 
 
