@@ -22,6 +22,12 @@ from dynajit.backends.registry import register_backend
 _DTYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.bool, torch.uint8, torch.int8})
 
 
+def _tensor(value: Any, is_bool: bool) -> torch.Tensor:
+    """The tensor of a result's memory; ONNX Runtime 1.30 hands truth values over as bytes."""
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(value)
+    return tensor.view(torch.bool) if is_bool else tensor
+
+
 def _session(model: bytes) -> Session:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -36,7 +42,8 @@ def _session(model: bytes) -> Session:
         for result in session.get_outputs():
             binding.bind_output(result.name)
         session.run_with_iobinding(binding)
-        return [torch.utils.dlpack.from_dlpack(value) for value in binding.get_outputs()]
+        values = zip(session.get_outputs(), binding.get_outputs(), strict=True)
+        return [_tensor(value, is_bool=result.type == "tensor(bool)") for result, value in values]
 
     return run
 
