@@ -41,7 +41,7 @@ from dynajit.aot.training.reachability import (
     autograd_graph_of,
     reachability_of,
 )
-from dynajit.aot.training.shared_layers import NotShared, share_layers
+from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayers, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.config import config
@@ -49,6 +49,8 @@ from dynajit.graph.meta import memory, note_graph, notes, value_of
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
+
+_MOST_TRACES = 3  # of a graph whose layers turn out not to be alike, before it is traced as it is
 
 
 def compile_with_autograd(
@@ -184,19 +186,23 @@ def _layer_by_layer(
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
-        if shared is not None:
-            with shared.running():
-                whole = shared.put_into
-                return _aot_autograd(
-                    shared.module,
-                    inputs,
-                    halves,
-                    lambda joint, *args, **kwargs: partition(whole(joint), *args, **kwargs),
-                    decompositions,
-                )
+        for _ in range(_MOST_TRACES if shared is not None else 0):
+            assert shared is not None
+            whole = functools.partial(_put_together, shared, partition)
+            try:
+                with shared.running():
+                    return _aot_autograd(shared.module, inputs, halves, whole, decompositions)
+            except OddLayers as error:
+                shared = shared.made_for(error.layouts)
     except NotShared as error:
         logs.emit("aot_graphs", f"layers are traced one by one: {error}")
     return _aot_autograd(gm, inputs, halves, partition, decompositions)
+
+
+def _put_together(
+    shared: SharedLayers, partition: Callable[..., Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
+) -> Any:
+    return partition(shared.put_into(joint), *args, **kwargs)
 
 
 def _aot_autograd(

@@ -2,8 +2,8 @@
 
 In:  a torch-level graph. Out: its layers, or None. They are found by what their nodes do: a period in the sequence of
 nodes, cut where the fewest values go across. Nothing is asked of where they come from: modules, functions or a loop. A
-layer that differs in anything is no layer. No graph that writes tensors, changes torch's state or has symbolic sizes
-has any.
+layer that differs in anything is no layer. No graph that changes torch's state or has symbolic sizes has any, nor one
+that writes tensors, save where that is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from dynajit.graph.meta import memory, notes, value_of
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
 _FEWEST_NODES = 8  # of a layer that is worth it
-_FEWEST_LAYERS = 3
+FEWEST_LAYERS = 3
 _PERIODS = 4  # the most common distances that are tried
 _CUTS = 4  # places to cut at that are tried, those across which the fewest values go first
 # methods that are no operators by their names
@@ -31,10 +32,12 @@ _CONVERSIONS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", 
 
 @dataclasses.dataclass
 class Layer:
-    """One layer: its nodes in order, and the values that it reads, in the order in which it does first."""
+    """One layer: its nodes in order, and the values that it reads, in the order in which it does first. between: what
+    the graph computes between the first and the last of its nodes, of nothing that the layer makes."""
 
     nodes: list[Node]
     inputs: list[Node]
+    between: list[Node] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -50,30 +53,72 @@ class Layers:
 
 
 def equal_layers(
-    gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True, new: bool = True
+    gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True, new: bool = True, loose: bool = False
 ) -> Layers | None:
     """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm. `new`:
-    whether what they give must be new tensors."""
+    whether what they give must be new tensors. `loose`: whether other nodes may lie between those of a layer, as where
+    each step of a loop reads another part of one tensor, and the graph may write what no layer has to do with."""
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    if len(nodes) < _FEWEST_LAYERS * _FEWEST_NODES or not all(map(_is_understood, nodes)):
+    odd = {node for node in nodes if not _is_understood(node)}
+    if len(nodes) < FEWEST_LAYERS * _FEWEST_NODES or not (all(map(_only_writes, odd)) if loose else not odd):
         return None
     known: dict[Node, Any] = {}
-    looks = [_look(node, known) for node in nodes]
+    looks = {node: object() if node in odd else _look(node, known) for node in nodes}
+    search = functools.partial(
+        _most_layers, nodes, looks, known, new, lambda found: _untouched(found, nodes) and fits(found)
+    )
+    best = search(nodes)
+    if loose and (best is None or 2 * best.count_nodes() < len(nodes)):
+        parts = _parts(looks)
+        other = search([node for node in nodes if node not in parts]) if parts else None
+        if other is not None and (best is None or other.count_nodes() > best.count_nodes()):
+            return other
+    return best
+
+
+def _most_layers(
+    every: list[Node],
+    look_of_node: dict[Node, Any],
+    known: dict[Node, Any],
+    new: bool,
+    fits: Callable[[Layers], bool],
+    nodes: list[Node],
+) -> Layers | None:
+    """The layers that have the most of `nodes`, which are some of `every` node of a graph."""
+    looks = [look_of_node[node] for node in nodes]
     place = {node: at for at, node in enumerate(nodes)}
+    place_of_all = {node: at for at, node in enumerate(every)}
     last = [max((place.get(user, len(nodes)) for user in node.users), default=-1) for node in nodes]
     best: Layers | None = None
     for period in _periods(looks):
         begin, end = _longest(looks, period)
-        if end - begin < _FEWEST_LAYERS * period or (best is not None and end - begin <= best.count_nodes()):
+        if end - begin < FEWEST_LAYERS * period or (best is not None and end - begin <= best.count_nodes()):
             continue
         offsets = sorted(range(period), key=lambda at: _crossing(last, begin, begin + at + period))
         for offset in offsets[:_CUTS]:
             starts = _like(looks, looks[begin + offset : begin + offset + period])
-            found = _equal([_layer(nodes[start : start + period]) for start in starts], new, known)
-            if found is not None and fits(found):
+            layers = [_layer(every, place_of_all, nodes[start : start + period]) for start in starts]
+            found = _equal([layer for layer in layers if layer is not None], new, known)
+            if found is not None and (best is None or found.count_nodes() > best.count_nodes()) and fits(found):
                 best = found
                 break
     return best
+
+
+def _parts(looks: dict[Node, Any]) -> set[Node]:
+    """Views that take another part of one value in each layer: there are more parts of it than layers that take the
+    same one of theirs."""
+    parts = {node: node.all_input_nodes[0] for node in looks if _is_part(node)}
+    taken: collections.defaultdict[Any, set[Any]] = collections.defaultdict(set)
+    for node, source in parts.items():
+        taken[node.target, source].add(looks[node])
+    times = collections.Counter(looks.values())
+    return {node for node, source in parts.items() if len(taken[node.target, source]) > times[looks[node]]}
+
+
+def _is_part(node: Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value._is_view() and len(node.all_input_nodes) == 1
 
 
 def _is_understood(node: Node) -> bool:
@@ -82,6 +127,27 @@ def _is_understood(node: Node) -> bool:
         return False
     known = facts(node.target)
     return (known.known and not known.writes) or (node.op == "call_method" and node.target in _CONVERSIONS)
+
+
+def _only_writes(node: Node) -> bool:
+    """Whether an operation is known to do nothing but write tensors, and which."""
+    written = notes(node).writes
+    return (
+        node.op in ("call_function", "call_method")
+        and facts(node.target).known
+        and bool(written)
+        and None not in written
+    )
+
+
+def _untouched(found: Layers, nodes: list[Node]) -> bool:
+    """Whether nothing that the layers read or make is written from where the first of them begins. Eager mode has
+    saved it by then, and may refuse."""
+    since = itertools.dropwhile(lambda node: node is not found.layers[0].nodes[0], nodes)
+    written = {one for node in since for one in notes(node).writes}
+    return not written or written.isdisjoint(
+        memory(node) for layer in found.layers for node in itertools.chain(layer.inputs, layer.nodes)
+    )
 
 
 def _look(node: Node, known: dict[Node, Any]) -> Any:
@@ -136,8 +202,9 @@ def _periods(looks: Sequence[Any]) -> list[int]:
     seen: dict[Any, int] = {}
     gaps: collections.Counter[int] = collections.Counter()
     for at, look in enumerate(looks):
-        if look in seen and at - seen[look] >= _FEWEST_NODES:
-            gaps[at - seen[look]] += 1
+        if look in seen:
+            gap = at - seen[look]
+            gaps[gap * -(-_FEWEST_NODES // gap)] += 1  # several steps of a short loop are a layer
         seen[look] = at
     return [gap for gap, _ in gaps.most_common(_PERIODS)]
 
@@ -170,18 +237,24 @@ def _crossing(last: Sequence[int], begin: int, end: int) -> int:
     return sum(last[at] >= end for at in range(begin, end))
 
 
-def _layer(nodes: list[Node]) -> Layer:
+def _layer(every: list[Node], place: dict[Node, int], nodes: list[Node]) -> Layer | None:
+    """The layer of these nodes; None if what is between them reads what they give. `place`: of `every` node."""
     own = set(nodes)
+    between = [node for node in every[place[nodes[0]] : place[nodes[-1]]] if node not in own]
+    if any(part in own for node in between for part in node.all_input_nodes):
+        return None
     read = dict.fromkeys(part for node in nodes for part in node.all_input_nodes)
-    return Layer(nodes, [node for node in read if node not in own])
+    return Layer(nodes, [node for node in read if node not in own], between)
 
 
 def _equal(layers: list[Layer], new: bool, known: dict[Node, Any]) -> Layers | None:
     """Those that are like most of them, if what they give are new tensors, where it has to be `new`."""
+    if not layers:
+        return None
     forms = [_form(layer, known) for layer in layers]
     form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
     equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
-    if len(equal) < _FEWEST_LAYERS:
+    if len(equal) < FEWEST_LAYERS:
         return None
     inside = [set(layer.nodes) for layer in equal]
     results = [

@@ -9,9 +9,10 @@ in another layout, a result without a gradient), NotShared is raised: the graph 
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,21 +20,33 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 
-from dynajit.aot.layers import Layers, equal_layers, items_of
+from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
 
 # A graph, its fake inputs, what is to be done with the joint graph.
 Trace = Callable[[GraphModule, list[Any], Callable[..., Any]], Any]
+Layouts = tuple[tuple[Any, ...] | None, ...]  # of tensors, None where there is none
 
 _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("layer(Tensor[] inputs, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.define("layer_backward(Tensor[] tangents, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
+_library.define("laid_out(Tensor tangent, int[] stride) -> Tensor")  # type: ignore[no-untyped-call]
+_LAID_OUT = torch.ops.dynajit.laid_out.default
 _FORWARD, _BACKWARD = torch.ops.dynajit.layer.default, torch.ops.dynajit.layer_backward.default
 
 
 class NotShared(Exception):
     """The layers of a graph can't be made one by one."""
+
+
+class OddLayers(NotShared):
+    """Results of some layers have no gradients, or gradients of another layout. layouts: those of all results that
+    are differentiable, by the layer's number."""
+
+    def __init__(self, layouts: dict[int, Layouts]) -> None:
+        super().__init__("a layer's result has a gradient of another kind")
+        self.layouts = layouts
 
 
 class _Traced(Exception):
@@ -43,34 +56,42 @@ class _Traced(Exception):
 class SharedLayers:
     """The layers of a graph, and the joint graph of each.
 
-    module: the graph, in which each layer is a call.
+    module: the graph, in which each layer is a call. layouts: those of the
+    gradients of a layer's results that have others than AOTAutograd takes for granted.
     """
 
-    def __init__(self, gm: GraphModule, found: Layers, mode: FakeTensorMode, trace: Trace) -> None:
-        self.mode = mode
-        self.found = found
+    def __init__(
+        self, gm: GraphModule, found: Layers, mode: FakeTensorMode, trace: Trace, layouts: Layouts = ()
+    ) -> None:
+        self.gm, self.mode, self.found, self.trace, self.layouts = gm, mode, found, trace, layouts
         values = [value_of(found.layers[0].nodes[at]) for at in found.results]
         self.differentiable = [value.requires_grad for value in values]
         if not any(self.differentiable):
             raise NotShared("the layers have no gradients")
-        self.joint = self._joint(gm, trace)
+        self.joint = self._joint()
         graph = self.joint.graph
         placeholders = graph.find_nodes(op="placeholder")
         count = len(found.layers[0].inputs)
-        self.primals, self.tangents = placeholders[:count], placeholders[count:]
+        self.primals = placeholders[:count]
+        self.tangents = [next(_readers(node, _LAID_OUT), node) for node in placeholders[count:]]
         returned = results_of(self.joint)
         self.results: list[Any] = list(returned[: len(found.results)])
+        for at, _ in self._laid_out():
+            (self.results[at],) = self.results[at].all_input_nodes  # a view that `_LaidOut` makes of it
         self.gradients: list[Any] = list(returned[len(found.results) :])
         self._check(values)
-        inside = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+        inside = [
+            node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in self.tangents
+        ]
         later = next((at for at, node in enumerate(inside) if self._is_backward(node)), len(inside))
         self.forward, self.backward = inside[:later], inside[later:]
         self.module = self._with_calls(gm)
-        self.refused: NotShared | None = None
+        self.odd: dict[int, Layouts] = {}
 
-    def _joint(self, gm: GraphModule, trace: Trace) -> GraphModule:
+    def _joint(self) -> GraphModule:
         first = self.found.layers[0]
-        part = cut(gm, first.nodes, first.inputs, [first.nodes[at] for at in self.found.results])
+        part = cut(self.gm, first.nodes, first.inputs, [first.nodes[at] for at in self.found.results])
+        self._lay_out_tangents(part)
         inputs = [_leaf(self.mode, value_of(node)) for node in first.inputs]
         joints: list[GraphModule] = []
 
@@ -80,10 +101,26 @@ class SharedLayers:
             raise _Traced
 
         with suppress(_Traced):
-            trace(part, inputs, keep)
+            self.trace(part, inputs, keep)
         if not joints:
             raise NotShared("a layer has no joint graph of its own")
         return joints[0]
+
+    def _lay_out_tangents(self, part: GraphModule) -> None:
+        """Have the part differentiated as if the gradients of its results had the known layouts."""
+        (output,) = part.graph.find_nodes(op="output")
+        results = list(output.args[0])
+        with part.graph.inserting_before(output):
+            for at, (_, stride, *_) in self._laid_out():
+                results[at] = part.graph.call_function(_LaidOut.apply, (results[at], stride))
+                results[at].meta.update(output.args[0][at].meta)
+        output.args = (tuple(results),)
+        part.recompile()
+
+    def _laid_out(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Which results have gradients of a known layout."""
+        differentiable = itertools.compress(range(len(self.found.results)), self.differentiable)
+        return ((at, layout) for at, layout in zip(differentiable, self.layouts) if layout is not None)
 
     def _check(self, values: Sequence[torch.Tensor]) -> None:
         nodes = self.joint.graph.nodes
@@ -104,20 +141,44 @@ class SharedLayers:
         return node.meta.get("partitioner_tag") == "is_backward" or any(part in self.tangents for part in reads)
 
     def _with_calls(self, gm: GraphModule) -> GraphModule:
-        copy = Copy(gm)
+        taken = Copy(gm)
         last = {layer.nodes[-1]: at for at, layer in enumerate(self.found.layers)}
         inside = {node for layer in self.found.layers for node in layer.nodes}
         for node in gm.graph.nodes:
             if node in last:
                 layer = self.found.layers[last[node]]
-                call = copy.graph.call_function(_call, (last[node], *(copy.of[part] for part in layer.inputs)))
+                call = taken.graph.call_function(_call, (last[node], *(taken.of[part] for part in layer.inputs)))
                 for at, place in enumerate(self.found.results):
                     result = layer.nodes[place]
-                    copy.of[result] = made = copy.graph.call_function(operator.getitem, (call, at))
+                    taken.of[result] = made = taken.graph.call_function(operator.getitem, (call, at))
                     made.meta.update(result.meta)
             elif node not in inside and node.op != "output":
-                copy.take(node)
-        return copy.finish()
+                taken.take(node)
+        return taken.finish()
+
+    def is_read(self, layer: Layer) -> bool:
+        """Whether all results of a layer that have gradients are read outside of it."""
+        results = itertools.compress(self.found.results, self.differentiable)
+        return not any(set(layer.nodes).issuperset(layer.nodes[at].users) for at in results)
+
+    def made_for(self, odd: dict[int, Layouts]) -> SharedLayers:
+        """The same for the gradients that most layers' results turned out to have. Raises NotShared."""
+        layouts, count = collections.Counter(odd.values()).most_common(1)[0]
+        if 2 * count <= len(self.found.layers) or None in layouts or self.layouts:
+            return self.without(odd)
+        usual = [_layout(value_of(node)) for node in self.tangents]
+        other = tuple(None if one == own else one for one, own in zip(layouts, usual, strict=True))
+        return SharedLayers(self.gm, self.found, self.mode, self.trace, other)
+
+    def without(self, odd: Collection[int]) -> SharedLayers:
+        """The same with some layers as they are. Raises NotShared where few are left."""
+        rest = copy.copy(self)
+        layers = [layer for at, layer in enumerate(self.found.layers) if at not in odd]
+        if len(layers) < FEWEST_LAYERS:
+            raise NotShared("most layers' results have gradients of other kinds")
+        rest.found, rest.odd = Layers(layers, self.found.results), {}
+        rest.module = rest._with_calls(self.gm)
+        return rest
 
     # -- while AOTAutograd traces the graph of calls
 
@@ -137,10 +198,11 @@ class SharedLayers:
     def call_backward(self, layer: int, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """The gradients of a layer's inputs."""
         given = [one for one, wanted in zip(tangents, self.differentiable, strict=True) if wanted]
+        layouts = tuple(None if one is None else _layout(one) for one in given)
         for at, (one, node) in enumerate(zip(given, self.tangents, strict=True)):
             if one is None or _layout(one) != _layout(value_of(node)):
                 # not raised here: autograd would warn, and show the program where the forward was
-                self.refused = NotShared("a layer's result has a gradient of another kind")
+                self.odd[layer] = layouts
                 (given[at],) = self.fakes([node])
         made = iter(torch.ops.dynajit.layer_backward(given, layer))
         return [None if gradient is None else next(made) for gradient in self.gradients]
@@ -153,9 +215,9 @@ class SharedLayers:
     # -- afterwards
 
     def put_into(self, joint: GraphModule) -> GraphModule:
-        """The joint graph of all, with the layers' in place of the calls. Raises NotShared."""
-        if self.refused is not None:
-            raise self.refused
+        """The joint graph of all, with the layers' in place of the calls. Raises OddLayers."""
+        if self.odd:
+            raise OddLayers(self.odd)
         made: dict[int, tuple[dict[Node, Any], dict[int, Any]]] = collections.defaultdict(lambda: ({}, {}))
         for node in list(joint.graph.nodes):
             if node.target is _FORWARD:
@@ -183,10 +245,12 @@ class SharedLayers:
             memories[value_of(inner).untyped_storage()._cdata] = value_of(outer).untyped_storage()
         with joint.graph.inserting_before(call):
             for node in self.forward if call.target is _FORWARD else self.backward:
-                of[node] = copy = joint.graph.node_copy(node, of.__getitem__)
+                of[node] = made_node = joint.graph.node_copy(node, of.__getitem__)
                 if node.op == "get_attr":
-                    copy.target = _held(joint, getattr(self.joint, str(node.target)))
-                copy.meta["val"] = _map_fakes(node.meta.get("val"), lambda one: _fake_like(self.mode, one, memories))
+                    made_node.target = _held(joint, getattr(self.joint, str(node.target)))
+                made_node.meta["val"] = _map_fakes(
+                    node.meta.get("val"), lambda one: _fake_like(self.mode, one, memories)
+                )
         for item, at in items_of(call):
             item.replace_all_uses_with(of[results[at]])
             joint.graph.erase_node(item)
@@ -195,16 +259,25 @@ class SharedLayers:
 
 def share_layers(gm: GraphModule, mode: FakeTensorMode, trace: Trace) -> SharedLayers | None:
     """The graph's layers, if it has some that are equal. Raises NotShared."""
-    found = equal_layers(gm, _added_as_before)
-    return None if found is None else SharedLayers(gm, found, mode, trace)
+    found = equal_layers(gm, _added_as_before, loose=True)
+    if found is None:
+        return None
+    shared = SharedLayers(gm, found, mode, trace)
+    unread = {at for at, layer in enumerate(found.layers) if not shared.is_read(layer)}
+    return shared.without(unread) if unread else shared
 
 
 def _added_as_before(found: Layers) -> bool:
-    """Whether gradients are added up in the same order: not where a layer reads more than once what others read too."""
+    """Whether gradients of few digits are added up in the same order: not where a layer reads more than once what
+    others read too, itself or by what is computed between its nodes."""
     return not any(
-        value_of(node).requires_grad and sum(user in own for user in node.users) > 1 and not own.issuperset(node.users)
+        value_of(node).requires_grad
+        and value_of(node).dtype.itemsize < 4
+        and sum(user in read for user in node.users) > 1
+        and not own.issuperset(node.users)
         for layer in found.layers
         for own in (set(layer.nodes),)
+        for read in (own.union(layer.between),)
         for node in layer.inputs
     )
 
@@ -214,6 +287,10 @@ def _leaf(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     with mode, torch.no_grad():
         made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
+
+
+def _readers(node: Node, target: Any) -> Iterator[Node]:
+    return (user for user in node.users if user.target is target)
 
 
 def _layout(value: torch.Tensor) -> tuple[Any, ...]:
@@ -250,6 +327,19 @@ def _map_fakes(value: Any, change: Callable[[FakeTensor], Any]) -> Any:
 _running: list[SharedLayers] = []
 
 
+class _LaidOut(torch.autograd.Function):
+    """Its result; the gradient that it is given has another layout."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        ctx.stride = stride
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:  # type: ignore[override]
+        return torch.ops.dynajit.laid_out(tangent, ctx.stride), None
+
+
 class _LayerCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -267,6 +357,11 @@ class _LayerCall(torch.autograd.Function):
 
 def _call(layer: int, *inputs: torch.Tensor) -> Any:
     return _LayerCall.apply(layer, *inputs)  # type: ignore[no-untyped-call]
+
+
+@torch.library.register_fake("dynajit::laid_out", lib=_library)  # type: ignore[untyped-decorator]
+def _laid_out(tangent: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    return torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
 
 
 @torch.library.register_fake("dynajit::layer", lib=_library)  # type: ignore[untyped-decorator]
