@@ -134,6 +134,8 @@ class Rebuilder:
         self._fills: list[tuple[Value, Callable[[Rebuilder], None]]] = []
         self._keep: list[Value] = []
         self.cyclic: set[int] = set()
+        self._unfilled: list[Any] = []
+        self._depth = 0
         self._fillers: dict[tuple[type, tuple[str, ...]], _C.AttributeFiller] = {}
         self._count = 0
         # variables that hold an object, in the order of making
@@ -190,7 +192,15 @@ class Rebuilder:
         self._keep.append(value)
 
     def prepare(self, value: Any) -> None:
-        """Make the object, and all it is built from, unless that was done."""
+        """Make the object, all it is built from and what it is filled with, unless that was done. What fills it comes
+        when it is made, and so is all that it is part of: that may be built from it."""
+        self._depth += 1
+        self._make(value)
+        self._depth -= 1
+        while self._unfilled and not self._depth:
+            self.prepare(self._unfilled.pop(0))
+
+    def _make(self, value: Any) -> None:
         if isinstance(value, LocalBox) or value is NULL or id(value) in self._variables or id(value) in self._preparing:
             return
         if _is_known(value):
@@ -212,8 +222,7 @@ class Rebuilder:
         name = self.variable("made")
         self.emit.store_fast(name)
         self.bind(value, name)
-        for child in value.fill_children():
-            self.prepare(child)
+        self._unfilled.extend(value.fill_children())
 
     def _prepare_cyclic(self, value: Any) -> None:
         """A list or dictionary that contains itself: made empty, filled when all it holds exists."""
