@@ -39,6 +39,7 @@ class NodeMeta:
         and `aot/passes/unused.py`.
     may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/passes/unused.py`.
     undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
+    undoes_own: `undo` holds what it writes itself, too, of which a part may be written when it raises.
     asks_policy: a checkpointed region whose policy sees each operation; set by `values/tensors/checkpointing.py`, read
         by `aot/training/pieces.py`.
 
@@ -57,6 +58,7 @@ class NodeMeta:
     writes: tuple[int | None, ...] = ()
     may_raise: bool = False
     undo: tuple[str, ...] | None = None
+    undoes_own: bool = False
     asks_policy: bool = False
     version_exempt: bool = False
     takes_first: bool = False

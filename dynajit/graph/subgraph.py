@@ -64,6 +64,7 @@ def _effects(nodes: Sequence[fx.Node]) -> dict[str, Any]:
     return {
         "may_raise": bool(raising),
         "undo": raising[-1].undo if raising else None,
+        "undoes_own": bool(raising) and raising[-1].undoes_own,
         "changes": any(one.changes for one in each),
         "writes": tuple(place for one in each for place in one.writes),
     }

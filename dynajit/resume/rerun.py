@@ -178,7 +178,9 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     it may have done so in part when it raises; and those of them where that holds for a bad index only."""
     nodes = list(module.graph.nodes)
     # what changes before these is put back
-    undone = max((index for index, node in enumerate(nodes) if notes(node).undo is not None), default=0)
+    undone = max(
+        (index + notes(node).undoes_own for index, node in enumerate(nodes) if notes(node).undo is not None), default=0
+    )
     sent = [node.op == "call_function" and starts_collective(node.target) for node in nodes]
     ends = (at for at, node in enumerate(nodes) if sent[at] or (at >= undone and notes(node).changes))
     first = next(ends, len(nodes) - 1)

@@ -8,6 +8,7 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -130,6 +131,7 @@ class _Operation:
         self.plain = [fake for fake in self.tensors if not fake.requires_grad] if "requires_grad" in kwargs else []
         self.out = kwargs.get("out")
         self.given = self.out.fake.shape if isinstance(self.out, TensorVal) else None
+        self.caught = False  # what it raises, by the program
 
     def _versions(self) -> list[int | None]:
         """The versions of the tensors among the arguments; None for one that keeps none."""
@@ -166,7 +168,7 @@ class _Operation:
         one_hot = self.name == "one_hot" and all(fake.device.type == "cpu" for fake in self.tensors)
         if not graph.mode.looked_at_values and not one_hot:
             return {}
-        catches = self.tx.catches()
+        catches = self.caught = self.tx.catches()
         undo = graph.undo(catches or self.target is torch._assert_async)
         if catches and undo is None and graph.has_written():
             # no frame can be run again then, which is how the program gets to see what a graph raises
@@ -224,6 +226,12 @@ class _Operation:
         note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *statistics)))
         if self.tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
+        if self.caught and any(fake.device.type == "cpu" for fake in counted):
+            # the frame runs again, as it were nothing had been written; on GPUs indices raise nothing that is caught
+            undo = self.tx.graph.undo()
+            if undo is None:
+                raise GraphBreak(breaks.MAY_RAISE, self.name)
+            note(node, undo=undo, undoes_own=True)
 
 
 def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -244,6 +252,8 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     if raising:
         note(node, **raising)
     operation.note_writes(node)
+    if result is None and target in (operator.setitem, "__setitem__"):
+        return ConstVal(None)  # which does nothing beside its write
     if result is None:
         tx.graph.impure = True
         if target is not torch._assert_async:
@@ -438,6 +448,8 @@ def _name_of(target: Any) -> str:
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
+_OF_COORDINATES = (torch.sparse_coo_tensor,)
+
 
 def model_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
     """The model of what a node returned."""
@@ -472,7 +484,9 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
         return wrapper
     if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
-    if result.layout in _COMPRESSED:  # they have no strides, and functionalising one ends the process
+    # compressed ones have no strides, and functionalising one ends the process; how many elements another operation
+    # gives a sparse tensor depends on values, and its fake has none
+    if result.layout in _COMPRESSED or (result.layout is torch.sparse_coo and node.target not in _OF_COORDINATES):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a tensor with {result.layout}")
     tx.graph.bind_data(node, result)
     made = TensorVal(node, result)
