@@ -116,6 +116,10 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
     kind = obj.py_type()
     check, _ = lookup_type(type(cls), "__instancecheck__")
+    mark = next((name for marked, name in getattr(obj, "marks", ()) if marked is cls), None)
+    if mark is not None:
+        found = tx.find_attribute(obj, mark)
+        return issubclass(kind, cls) or (found is not None and found.truth(tx))
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls)
     if cls is torch.nn.Parameter and isinstance(obj, WrapperVal):

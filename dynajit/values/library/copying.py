@@ -97,9 +97,16 @@ def _copy_tensor(tx: Tracer, value: TensorVal, memo: Memo) -> Value:
         if same or (other.source is not None and value.source is not None):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "copy.deepcopy of tensors that may share memory")
     if value.source is not None:
-        tx.guard(value.source, "PREDICATE", owns_memory, "has all of its memory to itself, densely")
+        if not _is_bare(value.real_tensor):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.deepcopy of {value.describe()} with attributes")
+        tx.guard(value.source, "PREDICATE", _is_bare, "has its memory to itself, densely, and no gradient or attribute")
     memo.tensors.append(value)
     return tx.torch_op("call_method", "clone", [value], {})
+
+
+def _is_bare(tensor: Any) -> bool:
+    """Whether nothing but its data is copied: a tensor that requires no gradient may have been given one."""
+    return owns_memory(tensor) and tensor.grad is None and not tensor.__dict__
 
 
 def owns_memory(tensor: torch.Tensor) -> bool:

@@ -103,6 +103,9 @@ _C_CALLABLES = (
 )
 
 
+MAX_DIMENSIONS = 64
+
+
 def wraps_type(*kinds: type) -> Callable[[Wrapper], Wrapper]:
     """Register the model of exactly these types."""
 
@@ -221,6 +224,10 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     base: Any = type(obj._base) if obj._is_view() else torch.Tensor
     if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
         return f"a view of a {base.__name__}"
+    if obj._is_view() and obj._base.layout is not torch.strided:  # type: ignore[union-attr]
+        return f"a view of a tensor with layout {obj._base.layout}"  # type: ignore[union-attr]
+    if obj.dim() > MAX_DIMENSIONS:
+        return f"a tensor of more than {MAX_DIMENSIONS} dimensions, which most kernels refuse and fakes allow"
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
         # only a write of what requires gradients makes one of these; it has no fake
         return f"a tensor of dtype {obj.dtype} with gradients"

@@ -161,7 +161,7 @@ class ConstVal(AsksClass):
             return self._member_attribute(tx, name)
         if name in ("__enter__", "__exit__"):
             return tx.class_attribute(self, type(self.value), name)  # a device is a context manager too
-        with raising(tx, AttributeError):
+        with raising(tx, AttributeError, RuntimeError):  # a quantized dtype knows not whether it is signed
             found = getattr(self.value, name)
         if is_literal(found):
             return ConstVal(found)

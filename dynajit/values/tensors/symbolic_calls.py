@@ -56,8 +56,8 @@ def check(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
     """A promise of the user's: of data, it is checked when the graph runs, and torch's ShapeEnv may rely on it."""
     if isinstance(condition, SymVal) and condition.from_graph:
         _promise(tx, condition)
-    elif isinstance(condition, TensorVal) or not condition.truth(tx):
-        raise GraphBreak(breaks.RAISES, "torch._check on a condition that does not hold, or on a tensor")
+    elif condition.py_type() is not bool or not condition.truth(tx):
+        raise GraphBreak(breaks.RAISES, "torch._check on a condition that does not hold, or that is no bool")
     return ConstVal(None)
 
 

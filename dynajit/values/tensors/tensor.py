@@ -26,6 +26,7 @@ from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.polyfills.autograd import history_with_data
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
 from dynajit.values.scalars.symbolic import SymVal, decide
@@ -103,6 +104,7 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "data_ptr": breaks.UNSUPPORTED_TENSOR,
     "is_set_to": breaks.UNSUPPORTED_TENSOR,  # no two fake tensors share memory as the real ones may
     "storage": breaks.UNSUPPORTED_TENSOR,
+    "storage_type": breaks.UNSUPPORTED_TENSOR,
     "retain_grad": breaks.UNSUPPORTED_TENSOR,
     "requires_grad_": breaks.UNSUPPORTED_TENSOR,
     "resize_": breaks.UNSUPPORTED_TENSOR,
@@ -183,6 +185,12 @@ class TensorVal(Value):
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.fake
+
+    @property
+    def marks(self) -> tuple[tuple[type, str], ...]:
+        """Torch's classes that an attribute makes it an instance of, where nothing else tells."""
+        told = self.real_tensor is None or self.replacement is not None
+        return () if told else ((torch.nn.Buffer, "_is_buffer"),)
 
     def describe(self) -> str:
         return f"a tensor of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
@@ -303,7 +311,7 @@ class TensorVal(Value):
 
     def _python_attribute(self, tx: Tracer, name: str) -> Value:
         """An attribute set on the tensor object, or one of its class."""
-        found = getattr(self.kind, name, None)
+        found, _ = lookup_type(self.kind, name)  # what only the metaclass has, instances lack
         if isinstance(
             found,
             (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType),
@@ -313,11 +321,11 @@ class TensorVal(Value):
             attributes = self.real_tensor.__dict__
             if name in attributes:
                 return tx.wrap(attributes[name], AttrSource(self.source, name))
-            if not hasattr(self.kind, name):
+            if found is MISSING:
                 tx.guard(self.source, "HAS_NO_INSTANCE_ATTR", name)
-        if not hasattr(self.kind, name):
+        if found is MISSING:
             raise tx.raised(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
-        if found is not None and not hasattr(found, "__get__"):
+        if not hasattr(found, "__get__"):
             return tx.from_real(found)
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
 
@@ -508,7 +516,11 @@ class TensorVal(Value):
         try:
             reals = [arg.fake if isinstance(arg, TensorVal) else arg.const() for arg in args]
             named = {key: arg.const() for key, arg in kwargs.items()}
-            return tx.from_real(getattr(self.fake, name)(*reals, **named))
+            asked = self.fake
+            if name in UNGUARDED_METHODS and self.source is not None and self.replacement is None:
+                asked = self.real_tensor if self.real_tensor is not None else asked  # a symbolic fake is made anew
+            with torch._C.DisableTorchFunction():
+                return tx.from_real(getattr(asked, name)(*reals, **named))
         except (RuntimeError, TypeError, IndexError) as error:
             raise GraphBreak(breaks.OP_RAISES, f"Tensor.{name}(): {error}", error) from None
 

@@ -27,6 +27,8 @@ class SubTensorVal(ObjVal):
     """An instance of a tensor subclass; `payload` is the tensor that operations compute on."""
 
     payload: TensorVal
+    # torch's classes that an attribute makes it an instance of
+    marks = ((torch.nn.Parameter, "_is_param"), (torch.nn.Buffer, "_is_buffer"))
 
     def __init__(self, cls: type, payload: TensorVal, real: Any = None, source: Source | None = None) -> None:
         super().__init__(cls, real, source, payload)

@@ -1,0 +1,147 @@
+"""What a program asks of tensors beside their values: views, classes, attributes, copies, sizes of sparse ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit import graph_break
+from dynajit.outcomes import compare
+from dynajit.testing import assert_same
+
+
+class Labelled(torch.Tensor):
+    """A subclass that adds nothing."""
+
+
+def parts_are_views(x: torch.Tensor) -> list[bool]:
+    found = []
+    for part in x.tensor_split(3):
+        graph_break()
+        found.append(part._is_view())
+    return found
+
+
+def test_a_piece_of_a_size_that_varies_is_a_view() -> None:
+    assert_same(parts_are_views, torch.ones(8, 2))
+
+
+def kinds(x: torch.Tensor) -> Any:
+    return x + 1, isinstance(x, torch.nn.Buffer), isinstance(x, torch.nn.Parameter)
+
+
+def _kinds_of(make: Any) -> list[torch.Tensor]:
+    return [torch.nn.Buffer(make()), make(), torch.nn.Parameter(make()), make().requires_grad_()]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("make", [lambda: torch.ones(2), lambda: torch.ones(2).as_subclass(Labelled)])
+def test_a_buffer_is_one_by_its_mark(make: Any, turned: bool) -> None:
+    compiled = dynajit.compile(kinds, backend="eager")
+    for x in reversed(_kinds_of(make)) if turned else _kinds_of(make):
+        assert compiled(x)[1:] == kinds(x)[1:]
+
+
+def parameter_of_a_subclass(x: torch.Tensor) -> Any:
+    layer = torch.nn.Linear(2, 2, bias=False)
+    layer.weight = torch.nn.Parameter(layer.weight.as_subclass(Labelled))
+    return type(layer.weight), isinstance(layer.weight, torch.nn.Parameter), len(list(layer.parameters())), x + 1
+
+
+def test_an_instance_of_a_subclass_becomes_a_parameter() -> None:
+    assert_same(parameter_of_a_subclass, torch.ones(2))
+
+
+def names_of_the_class_alone(x: torch.Tensor) -> Any:
+    found = []
+    for name in ("__name__", "__mro__", "__qualname__", "mro", "__doc__", "__module__"):
+        try:
+            found.append(getattr(x, name))
+        except AttributeError:
+            found.append(name)
+    return found, x + 1
+
+
+def own_attributes(x: torch.Tensor) -> Any:
+    x.label = "a"
+    graph_break()
+    return x.__dict__, x + 1
+
+
+@pytest.mark.parametrize("program", [names_of_the_class_alone, own_attributes])
+def test_a_tensor_has_not_the_attributes_of_its_class(program: Any) -> None:
+    assert_same(program, torch.ones(2))
+
+
+def copied(x: torch.Tensor) -> Any:
+    made = copy.deepcopy(x)
+    return made, made.grad, getattr(made, "label", None)
+
+
+def test_a_copy_has_the_gradient_and_the_attributes() -> None:
+    given, labelled = torch.zeros(3), torch.zeros(3)
+    given.grad, labelled.label = torch.ones(3), "a"  # type: ignore[attr-defined]
+    compiled = dynajit.compile(copied, backend="eager")
+    for x in (torch.zeros(3), given, labelled, torch.zeros(3)):
+        compare(compiled(x), copied(x), "copy", exact=True)
+
+
+@pytest.mark.parametrize("condition", [True, False, 1, "x", None, torch.tensor(True)])
+def test_the_condition_of_a_check_is_a_bool(condition: Any) -> None:
+    def checked(x: torch.Tensor, condition: Any) -> Any:
+        try:
+            torch._check(condition)
+        except (TypeError, RuntimeError) as error:
+            return type(error)
+        return x + 1
+
+    assert_same(checked, torch.ones(2), condition)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_storage_s_class_of_old() -> None:
+    assert_same(lambda x: (x.storage_type(), x + 1), torch.ones(2, dtype=torch.bfloat16))
+
+
+def reduced(x: torch.Tensor) -> Any:
+    try:
+        torch.logsumexp(x, dim=-1)
+    except RuntimeError as error:
+        return str(error)
+    return "reduced"
+
+
+def test_more_dimensions_than_kernels_take() -> None:
+    x = torch.ones([1] * 65)  # too many for torch's own comparison, too
+    assert dynajit.compile(reduced, backend="eager")(x) == reduced(x) != "reduced"
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda x: x.to_sparse()._nnz(),
+        lambda x: x.to_sparse()._values().shape,
+        lambda x: x.to_sparse().is_coalesced(),
+        lambda x: (x.to_sparse() + x.to_sparse().t())._nnz(),
+        lambda x: torch.sparse.sum(x.to_sparse(), 0)._nnz(),
+        lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 0], [1, 1]]), x[0, :2], (2, 2)).coalesce().values() * 2,
+        lambda x: x.to_sparse_csc().values().shape,
+    ],
+)
+def test_how_many_elements_a_sparse_tensor_has(count: Any) -> None:
+    assert_same(lambda x: (count(x), x * 2), torch.eye(4))
+
+
+def test_a_quantized_dtype_knows_no_sign() -> None:
+    def signed(x: torch.Tensor) -> Any:
+        try:
+            return torch.quint8.is_signed
+        except RuntimeError as error:
+            return str(error), x + 1
+
+    assert_same(signed, torch.ones(2), graphs=1)
