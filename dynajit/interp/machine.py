@@ -585,6 +585,12 @@ class LocalBox:
         return self.tx.wrap(self.real, self.source)
 
 
+def _real(value: Any) -> Any:
+    """The object that a value stands for, a tensor among them; None if there is none."""
+    found = getattr(value, "real_object", None)
+    return getattr(value, "real_tensor", None) if found is None else found
+
+
 class LazyLocals(dict[str, Any]):
     """Locals of the outermost frame; a parameter becomes a model, and is guarded, at its first read."""
 
@@ -627,12 +633,12 @@ class LazyLocals(dict[str, Any]):
         """A parameter's object may die where the name is bound to another: its finaliser runs before what follows."""
         box = self.boxes.pop(name, None)
         old = dict.get(self, name)
-        real = box.real if box is not None else getattr(old, "real_object", None)
+        real = box.real if box is not None else _real(old)
         if real is None or (old is not None and old.source is None):
             return
         kind = dies_with(real)
         if kind is None:
             return
         others = (dict.get(self, other) for other in self if other != name)
-        if not any(getattr(value, "real_object", None) is real for value in (*self.tx.frames[0].stack, *others)):
+        if not any(_real(value) is real for value in (*self.tx.frames[0].stack, *others)):
             self.tx.journal.set_attr(self.tx, "dropped", kind)

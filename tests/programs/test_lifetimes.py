@@ -7,6 +7,7 @@ import traceback
 import weakref
 from typing import Any
 
+import pytest
 import torch
 
 import dynajit
@@ -39,6 +40,31 @@ def test_an_object_dies_when_its_last_variable_is_deleted() -> None:
             assert compiled(torch.ones(1)) == [True, True, False]
     finally:
         gc.enable()
+
+
+class Telling:
+    """Tells when it dies."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def __del__(self) -> None:
+        self.told.append("died")
+
+
+@pytest.mark.parametrize("holder", [lambda: torch.empty(2), Thing])
+def test_what_an_object_has_as_an_attribute_dies_with_it(holder: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        told: list[str] = []
+        held = holder()
+        held.mark = Telling(told)
+        dynajit.graph_break()
+        before = len(told)
+        y = x + held.mark.told.__len__()
+        del held
+        return before, len(told), y + len(told)
+
+    assert_same(program, torch.ones(2))
 
 
 def test_an_error_behind_breaks_shows_one_frame() -> None:

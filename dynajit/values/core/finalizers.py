@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from dynajit.report import breaks
@@ -24,12 +25,21 @@ def has_finaliser(cls: type) -> bool:
 
 
 def dies_with(real: Any) -> type | None:
-    """The class of what runs code of the program's when this object dies: itself, or what a container holds first."""
+    """The class of what runs code of the program's when this object dies: itself, or what a container holds first, or
+    what it has as an attribute."""
     kind = type(real)
     if has_finaliser(kind) or (kind is types.GeneratorType and real.gi_suspended):
         return kind
-    parts = real if kind in (list, tuple, set, frozenset) else real.values() if kind is dict else ()
+    parts = real if kind in (list, tuple, set, frozenset) else real.values() if kind is dict else _attributes(real)
     return next((type(part) for part in itertools.islice(parts, MAX_LOOKED_AT) if has_finaliser(type(part))), None)
+
+
+def _attributes(real: Any) -> Iterable[Any]:
+    try:
+        kept = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return ()
+    return kept.values() if type(kept) is dict else ()
 
 
 def check_dropped(old: Any) -> None:
