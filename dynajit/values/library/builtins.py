@@ -82,7 +82,6 @@ from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors.graph_arrays import computed
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_text import number_text
-from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 # ------------------------------------------------------------------------------------------------ types and attributes
 
@@ -116,14 +115,10 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
     kind = obj.py_type()
     check, _ = lookup_type(type(cls), "__instancecheck__")
-    mark = next((name for marked, name in getattr(obj, "marks", ()) if marked is cls), None)
-    if mark is not None:
-        found = tx.find_attribute(obj, mark)
-        return issubclass(kind, cls) or (found is not None and found.truth(tx))
     if isinstance(obj, TensorVal):
-        return _tensor_matches(obj, cls)
-    if cls is torch.nn.Parameter and isinstance(obj, WrapperVal):
-        return obj.is_parameter()
+        return _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)
+    if _is_marked(tx, obj, cls):
+        return True
     if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
     if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
@@ -168,8 +163,21 @@ def plain_subclass_check(tx: Tracer, cls: Value, sub: Value) -> Value:
     return tx.fold(type.__subclasscheck__, [cls, sub])
 
 
+def _is_marked(tx: Tracer, obj: Value, cls: Any) -> bool:
+    """Whether an attribute makes the tensor an instance of torch's class, whatever its own class is."""
+    mark = next((name for marked, name in getattr(obj, "marks", ()) if marked is cls), None)
+    if mark is not None:
+        found = tx.find_attribute(obj, mark)
+        return found is not None and found.truth(tx)
+    kind = obj.py_type()
+    opaque = not hasattr(obj, "marks") and (cls is torch.nn.Parameter or cls is torch.nn.Buffer)
+    if opaque and issubclass(kind, torch.Tensor) and not issubclass(kind, cls):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"isinstance() of {obj.describe()} with {cls.__name__}")
+    return False
+
+
 def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
-    if obj.real_tensor is not None and obj.replacement is None:
+    if obj.real_tensor is not None and obj.replacement is None and cls is not torch.nn.Buffer:
         return isinstance(obj.real_tensor, cls)
     if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
         return bool(isinstance(obj.fake, cls))  # torch.FloatTensor and its like ask for the dtype

@@ -132,6 +132,7 @@ class _Operation:
         self.out = kwargs.get("out")
         self.given = self.out.fake.shape if isinstance(self.out, TensorVal) else None
         self.caught = False  # what it raises, by the program
+        self.warns = False
 
     def _versions(self) -> list[int | None]:
         """The versions of the tensors among the arguments; None for one that keeps none."""
@@ -153,6 +154,7 @@ class _Operation:
         if warned.texts and self.tx.warning_filters is not None:
             # only where the operation itself runs under these filters is its warning treated as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
+        self.warns = bool(warned.texts)
         return result
 
     def _keep_layouts(self) -> None:
@@ -167,7 +169,7 @@ class _Operation:
         # the fake of one_hot is made of operations that look at nothing
         one_hot = self.name == "one_hot" and all(fake.device.type == "cpu" for fake in self.tensors)
         if not graph.mode.looked_at_values and not one_hot:
-            return {}
+            return {"may_raise": True} if self.warns else {}  # it runs, though nothing needs what it gives
         catches = self.caught = self.tx.catches()
         undo = graph.undo(catches or self.target is torch._assert_async)
         if catches and undo is None and graph.has_written():

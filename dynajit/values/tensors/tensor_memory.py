@@ -17,6 +17,7 @@ from dynajit.guards.source import AttrSource, CallSource
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import lookup_type
 from dynajit.values.scalars.constant import ConstVal
 
 
@@ -30,6 +31,10 @@ class StorageVal(Value):
         self.tensor = tensor
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "device":
+            return tx.getattr(self.tensor, name)
+        if not callable(lookup_type(self.kind, name)[0]):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor's storage")
         return BoundMethod(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

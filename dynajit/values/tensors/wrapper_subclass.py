@@ -75,10 +75,6 @@ class WrapperVal(SubTensorVal):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of {self.describe()}")
 
-    def is_parameter(self) -> bool:
-        """Whether `isinstance(self, torch.nn.Parameter)`."""
-        return bool(getattr(self.fake, "_is_param", False))
-
     # -- generated code
 
     def children(self) -> Sequence[Value]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map_only
 
 import dynajit
 from dynajit import graph_break
@@ -54,6 +56,40 @@ def parameter_of_a_subclass(x: torch.Tensor) -> Any:
 
 def test_an_instance_of_a_subclass_becomes_a_parameter() -> None:
     assert_same(parameter_of_a_subclass, torch.ones(2))
+
+
+class Boxed(torch.Tensor):
+    """Holds a tensor, and says nothing of how to take it apart."""
+
+    inside: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inside: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype, requires_grad=True)
+        made.inside = inside.detach()
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Boxed, lambda boxed: boxed.inside, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, Boxed, func(*args, **kwargs))
+
+
+def boxed_parameter(x: torch.Tensor) -> Any:
+    layer = torch.nn.Linear(2, 2, bias=False)
+    layer.weight = torch.nn.Parameter(Boxed(torch.ones(2, 2)))
+    return type(layer.weight).__name__, list(layer._parameters), x + 1
+
+
+def uninitialized_buffer(x: torch.Tensor) -> Any:
+    layer = torch.nn.Module()
+    layer.mean = torch.nn.parameter.UninitializedBuffer()
+    return list(layer._buffers), x + 1
+
+
+@pytest.mark.parametrize("program", [boxed_parameter, uninitialized_buffer])
+def test_a_module_knows_parameters_and_buffers_that_no_graph_takes(program: Any) -> None:
+    assert_same(program, torch.ones(2))
 
 
 def names_of_the_class_alone(x: torch.Tensor) -> Any:
@@ -105,6 +141,27 @@ def test_the_condition_of_a_check_is_a_bool(condition: Any) -> None:
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storage_s_class_of_old() -> None:
     assert_same(lambda x: (x.storage_type(), x + 1), torch.ones(2, dtype=torch.bfloat16))
+
+
+def of_the_storage(x: torch.Tensor) -> Any:
+    storage = x.untyped_storage()
+    found = [storage.filename is None, storage.device == x.device, storage.is_cuda, storage.nbytes()]
+    return found, hasattr(storage, "shape"), x + 1
+
+
+def test_a_storage_s_attributes_are_no_methods() -> None:
+    assert_same(of_the_storage, torch.ones(2))
+
+
+def warned(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.range(0, x.dim())
+    return [str(one.message)[:20] for one in told], x + 1
+
+
+def test_an_operation_warns_though_its_result_is_unused() -> None:
+    assert_same(warned, torch.ones(2))
 
 
 def reduced(x: torch.Tensor) -> Any:
