@@ -10,6 +10,7 @@
 # make leaks       each program of the tests a thousand times: memory stays level (LEAKS="--only closure --calls 200")
 # make sanitize    tests of the extension under AddressSanitizer and UBSan  (TESTS="tests/guards -k tensor")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
+# make modules     every module of torch's own table against eager, forward and backward (MODULES="--only Conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
 # make wheel   an sdist and a wheel in dist/, and the wheel tested in a fresh environment
 # make examples  the programs of examples/, and what they print into docs/outputs (installs FastAPI and diffusers the first time)
@@ -43,7 +44,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython wheel examples docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators modules cpython wheel examples docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -78,6 +79,9 @@ sanitize: build
 
 operators: build
 	$(BIN)/python tests/operators/run_operators.py $(OPERATORS)
+
+modules: build
+	$(BIN)/python tests/operators/run_modules.py $(MODULES)
 
 cpython: build
 	$(BIN)/python tests/cpython/cpython_run.py $(CPYTHON)
