@@ -297,6 +297,7 @@ class FrameCapture:
         budget = self.session.idle.budget(self.code)
         tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
         tx.compiling_answer = self.answers.compiling
+        tx.graph.shapes.fullgraph = self.session.choices.fullgraph
         with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
             return self._run(tx)
 

@@ -135,7 +135,7 @@ class _Key:
         self.places: list[tuple[Hashable, Hashable]] = []
         # under these no variant is for several sizes, or too many are an error
         self.sizes_count = choices.fullgraph or choices.dynamic is False
-        self.inside: list[types.FunctionType] = []
+        self.inside: list[int] = []
         self.of_modules = False
         settings, options = choices.settings, choices.settings["options"] or {}
         self.modules_alike = (
@@ -195,18 +195,28 @@ class _Key:
 
     def function(self, function: types.FunctionType) -> Hashable:
         """What functions of one code differ by."""
-        if function in self.inside:
-            return "recursion", self.inside.index(function)
-        self.inside.append(function)
         cells = function.__closure__ or ()
-        found = (
+        return (
             id(function.__code__),
             tuple(self.cell(cell) for cell in cells),
             self.content(function.__defaults__),
             self.content(function.__kwdefaults__),
         )
+
+    def entered(self, value: Any, inner: Callable[[Any], Hashable]) -> Hashable:
+        """What `inner` finds, or where around it the same object was met."""
+        if id(value) in self.inside:
+            return "recursion", self.inside.index(id(value))
+        self.inside.append(id(value))
+        found = inner(value)
         self.inside.pop()
         return found
+
+    def items(self, value: Any) -> Hashable:
+        """What lists, tuples and dictionaries differ by."""
+        kind = type(value)
+        items = value.items() if kind is dict else value
+        return kind, tuple(self.content(tuple(item) if kind is dict else item) for item in items)
 
     def cell(self, cell: types.CellType) -> Hashable:
         """What is in a cell, if anything is."""
@@ -227,12 +237,11 @@ class _Key:
             return kind, value.dtype, str(value.device), value.requires_grad, shape
         if kind is types.FunctionType:
             self.named.append(weakref.ref(value.__code__))
-            return self.function(value)
+            return self.entered(value, self.function)
         if kind is types.MethodType:
             return self.content(value.__func__), self.content(value.__self__)
         if kind in (list, tuple, dict) and len(value) <= MAX_ITEMS:
-            items = value.items() if kind is dict else value
-            return kind, tuple(self.content(tuple(item) if kind is dict else item) for item in items)
+            return self.entered(value, self.items)
         if isinstance(value, torch.nn.Module):  # whose parameters are no longer used then
             return self.identity(value)
         self.named.append(weakref.ref(value))

@@ -90,6 +90,10 @@ class GraphInput:
         )
 
 
+# the argument after the tensor, of random_ and uniform_, that is named by a keyword of Python
+_FROM = "from"
+
+
 class GraphBuilder:
     """The graph of one frame, from its first operation to the break or return."""
 
@@ -329,6 +333,9 @@ class GraphBuilder:
         """Append a node; its fake value is set by the caller in `meta["example_value"]`."""
         if self.watch is not None:
             self.watch(target)
+        if _FROM in kwargs and len(args) == 1:  # fx prints `name=value`, and this is no name to Python
+            kwargs = dict(kwargs)
+            args = [*args, kwargs.pop(_FROM)]
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(meta)
         self._nodes.append(node)

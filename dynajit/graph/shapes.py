@@ -75,6 +75,8 @@ class Shapes:
         self.unknowns: set[str] = set()
         #: numbers that were other ones in each variant so far (`seen.py`)
         self.varying: set[Source] = set()
+        #: whether a break would be an error: what depends on data is then captured whatever the settings
+        self.fullgraph = False
 
     @cached_property
     def mode(self) -> FakeMode:
@@ -87,12 +89,21 @@ class Shapes:
         return self._env is not None
 
     @property
+    def captures_scalars(self) -> bool:
+        """Whether a number read from a tensor is a symbol of the graph."""
+        return self.fullgraph or config.capture_scalar_outputs
+
+    @property
+    def captures_sizes(self) -> bool:
+        """Whether a size that depends on data is a symbol of the graph."""
+        return self.fullgraph or config.capture_dynamic_output_shape_ops
+
+    @property
     def env(self) -> ShapeEnv:
         """torch's ShapeEnv, made at first use."""
         if self._env is None:
             self._env = torch_compat.quiet_shape_env(
-                allow_scalar_outputs=config.capture_scalar_outputs,
-                allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
+                allow_scalar_outputs=self.captures_scalars, allow_dynamic_output_shape_ops=self.captures_sizes
             )
             self.mode.shape_env = self._env
             self.mode.static_shapes = False

@@ -540,7 +540,7 @@ def call_handler(tx: Tracer, fn: Any, handler: Model, args: Sequence[Value], kwa
     fewest, most = policy.positions_of(handler)
     if kwargs or not fewest <= len(args) < most:
         try:
-            policy.signature_of(handler).bind(tx, *args, **kwargs)
+            policy.check_fits(handler, [tx, *args], kwargs)
         except TypeError as error:
             raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
     try:

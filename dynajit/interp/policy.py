@@ -422,6 +422,17 @@ def signature_of(handler: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(handler)
 
 
+def check_fits(handler: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError where the arguments don't fit a model. A keyword that is named as a parameter given by position
+    only is one of the model's others (`dict(other=1)`), which CPython 3.11's `bind` refuses."""
+    signature = signature_of(handler)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        first = {name for name, parameter in signature.parameters.items() if parameter.kind is _FIRST}
+        kwargs = {name: value for name, value in kwargs.items() if name not in first}
+    signature.bind(*args, **kwargs)
+
+
 @functools.cache
 def positions_of(handler: Callable[..., Any]) -> tuple[int, float]:
     """How many arguments given by position fit a model, behind the interpreter: at least, and fewer than."""

@@ -37,7 +37,6 @@ from dynajit.bytecode.return_action import (
     ReturnAction,
     floating,
 )
-from dynajit.config import config
 from dynajit.guards.source import AttrSource, CallSource, ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import polyfills
@@ -548,7 +547,7 @@ def _number(kind: type, method: str, action: Any) -> None:
     @asks((method, action))
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if args and isinstance(args[0], TensorVal):
-            if config.capture_scalar_outputs and kind is not complex:
+            if tx.graph.shapes.captures_scalars and kind is not complex:
                 return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
         if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:

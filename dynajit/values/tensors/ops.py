@@ -24,7 +24,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._device import _device_constructors
 
-from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
@@ -289,7 +288,7 @@ def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
     """Break where sizes depend on a number that only the running program knows, unless the user wants such sizes."""
     if graph.shapes.takes_for_granted():
         raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{name} of numbers in a range of its own")
-    if config.capture_dynamic_output_shape_ops:
+    if graph.shapes.captures_sizes:
         return
     for made in result if isinstance(result, (tuple, list)) else (result,):
         if not isinstance(made, torch.Tensor):
@@ -407,7 +406,7 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
 def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]) -> _T:
     """What `run` gives, whose operations run on fake tensors; failures of the one of this name become graph breaks. (A
     context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
-    if config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops:
+    if graph.shapes.captures_scalars or graph.shapes.captures_sizes:
         _ = graph.shapes.env  # what depends on data becomes symbols of it
     try:
         with graph.running_fake():

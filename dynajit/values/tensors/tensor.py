@@ -18,7 +18,6 @@ import torch
 from torch import fx
 
 from dynajit import _C
-from dynajit.config import config
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -120,11 +119,11 @@ BREAKING_METHODS: dict[str, BreakKind] = {
 }
 
 
-def _captured(name: str) -> bool:
-    """Whether a method whose result depends on data is part of the graph, by the user's setting."""
+def _captured(tx: Tracer, name: str) -> bool:
+    """Whether a method whose result depends on data is part of the graph."""
     if name in ("item", "tolist"):
-        return config.capture_scalar_outputs
-    return name == "nonzero" and config.capture_dynamic_output_shape_ops
+        return tx.graph.shapes.captures_scalars
+    return name == "nonzero" and tx.graph.shapes.captures_sizes
 
 
 def _is_tensor_input(entry: Any) -> bool:
@@ -453,7 +452,7 @@ class TensorVal(Value):
             return self
         if name in _BY_BUILTIN:
             return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
-        if self._ends_graph(name):
+        if self._ends_graph(tx, name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
         if name in _METHODS:
             return _METHODS[name](self, tx, args, kwargs)
@@ -477,11 +476,11 @@ class TensorVal(Value):
         self._set_requires_grad(tx, flag)
         return True
 
-    def _ends_graph(self, name: str) -> bool:
+    def _ends_graph(self, tx: Tracer, name: str) -> bool:
         """Whether the method is not part of graphs. Only what the program made may become a leaf: an input's own flag
         is its owner's, and guarded."""
         becomes_leaf = name == "requires_grad_" and self.source is None
-        return name in BREAKING_METHODS and not _captured(name) and not becomes_leaf
+        return name in BREAKING_METHODS and not _captured(tx, name) and not becomes_leaf
 
     def _becomes_leaf(self, value: Value) -> bool:
         """Whether `x.requires_grad = True` does what the method does: the attribute refuses more than that."""
