@@ -70,6 +70,70 @@ def arguments_named_by_a_keyword_of_python(x: Tensor) -> Any:
     return x.clone().random_(**low), x.clone().uniform_(**low), torch.empty(3).random_(**{"from": 1, "to": 3})
 
 
+# ------------------------------------------------------------------------------------- objects that operations are given
+
+
+class Slope:
+    def __init__(self, below: float) -> None:
+        self.below = below
+
+
+class LeakyBy(torch.autograd.Function):
+    """Its forward and its backward read an object, which the backward finds in `ctx`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: Slope, shift: float) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        return torch.where(x > 0, x, x * slope.below) + shift
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return torch.where(x > 0, gradient, gradient * ctx.slope.below), None, None
+
+
+class Counting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, counted: Any) -> Tensor:
+        counted.calls += 1
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return gradient * 2, None
+
+
+SLOPE = Slope(0.25)
+
+
+@cases(floats, then=[(floats - 1,)])
+def an_object_for_a_function_of_autograd(x: Tensor) -> Any:
+    x = x.clone().requires_grad_()
+    y = LeakyBy.apply(x, SLOPE, 1.5)
+    return y, torch.autograd.grad((y * y).sum(), x)
+
+
+def test_objects_that_change_around_the_call() -> None:
+    def before(x: Tensor, slope: Slope) -> Any:
+        slope.below += 1
+        return LeakyBy.apply(x, slope, 0.0)
+
+    def after(x: Tensor, slope: Slope) -> Any:
+        y = LeakyBy.apply(x, slope, 0.0)
+        slope.below = 9.0
+        return y
+
+    def within(x: Tensor, counted: Any) -> Any:
+        return Counting.apply(x, counted), counted.calls
+
+    counted = Slope(0.0)
+    counted.calls = 0  # type: ignore[attr-defined]
+    assert_same(before, floats, Slope(0.25), never_repeats="it counts")
+    assert_same(after, floats, Slope(0.25))
+    assert_same(within, floats, counted, never_repeats="it counts")
+
+
 # ------------------------------------------------------------------------------------------------ what is closed over
 
 

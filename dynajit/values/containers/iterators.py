@@ -10,11 +10,12 @@ import functools
 import gc
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
+from dynajit.values.containers.identity import identical
 from dynajit.values.core.value import Exhausted, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -54,19 +55,33 @@ class IteratorVal(Value):
     def iterate(self, tx: Tracer) -> Value:
         return self
 
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return has_item(tx, self, item)
+
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)
 
 
-def drain(tx: Tracer, iterator: Value) -> list[Value]:
-    """All remaining items of an iterator, a user's own or not."""
-    items: list[Value] = []
-    while True:
+def taken(tx: Tracer, iterator: Value) -> Iterator[Value]:
+    """The remaining items of an iterator, a user's own or not; each is read when it is asked for, so that what is not
+    asked for stays in the iterator."""
+    for count in itertools.count(1):
         try:
-            items.append(iterator.next(tx))
+            item = iterator.next(tx)
         except Exhausted:
-            return items
-        check_length(len(items))
+            return
+        check_length(count)
+        yield item
+
+
+def drain(tx: Tracer, iterator: Value) -> list[Value]:
+    """All remaining items of an iterator."""
+    return [*taken(tx, iterator)]
+
+
+def has_item(tx: Tracer, iterable: Value, item: Value) -> bool:
+    """Whether it gives an item that is this one, or equal; read as far as that."""
+    return any(identical(tx, member, item) or tx.equal(member, item) for member in taken(tx, iterable.iterate(tx)))
 
 
 class PositionIterator(IteratorVal):

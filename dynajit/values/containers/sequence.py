@@ -449,7 +449,7 @@ class ListVal(SequenceVal):
 
     def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
         if symbol == "+":
-            self.extend(tx, tx.unpack(right))
+            extend(tx, self, right)
         elif symbol == "*":
             self.replace(tx, self.values(tx) * self.repeats(right))
         return symbol in ("+", "*")

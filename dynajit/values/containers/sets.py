@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from dynajit.guards.source import Source
-from dynajit.values.containers.iterators import PositionIterator, ended_iterator, iterator_at
+from dynajit.values.containers.iterators import PositionIterator, ended_iterator, iterator_at, taken
 from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_members,
     replace_members,
 )
+from dynajit.values.containers.sequence import SequenceVal
 from dynajit.values.containers.set_history import (
     UNKNOWN,
     History,
@@ -58,7 +59,11 @@ class SetLike(Value):
 
     def binary(self, tx: Tracer, symbol: str, other: Value) -> Value | None:
         right = _set_like(tx, other)
-        if symbol not in _SET_OPERATORS or right is None:
+        if symbol not in _SET_OPERATORS:
+            return None
+        if right is None:
+            if self.compares and not isinstance(self, SetVal):  # a view of keys or items takes any iterable
+                other.unsupported(f"{symbol!r} with a view of a dictionary")
             return None
         if isinstance(self, SetVal) and isinstance(right, SetVal):
             return SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
@@ -388,3 +393,50 @@ SET_METHODS.update(
         + tuple(f"{operation}_update" for operation in _OPERATIONS)
     }
 )
+
+
+def _reads_until(name: str, member: bool) -> Model:
+    """The model of a question that an item which is a member, or none, answers: an iterator is read as far as that."""
+    whole = SET_METHODS[name]
+
+    def model(tx: Tracer, self: SetVal, other: Value, /) -> Value | None:
+        if not _is_read_by_items(other):
+            return whole(tx, self, other)
+        found = (item.hash_key(tx) in self.entries for item in taken(tx, other.iterate(tx)))
+        return ConstVal(member not in found)
+
+    return model
+
+
+def _reads_common(name: str) -> Model:
+    """The model of an intersection: iterators are read until all members were met."""
+    whole = SET_METHODS[name]
+
+    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value | None:
+        left, given = {*self.entries}, list[Value]()
+        for other in others:
+            read, common = list[Value](), set[Any]()
+            if _is_read_by_items(other):
+                for item in taken(tx, other.iterate(tx)):
+                    read.append(item)
+                    if (key := item.hash_key(tx)) in left:
+                        common.add(key)
+                        if len(common) == len(left):
+                            break
+                other = tx.new_list(read)
+            else:
+                common = left & _members(tx, other).keys()
+            left = common
+            given.append(other)
+        return whole(tx, self, *given)
+
+    return model
+
+
+def _is_read_by_items(value: Value) -> bool:
+    """Whether it can be seen how far it is read."""
+    return set_part(value) is value and not isinstance(value, (SetLike, ConstVal, SequenceVal))
+
+
+SET_METHODS.update({"isdisjoint": _reads_until("isdisjoint", True), "issuperset": _reads_until("issuperset", False)})
+SET_METHODS.update({name: _reads_common(name) for name in ("intersection", "intersection_update")})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
+import contextlib
 import enum
 import functools
 import itertools
@@ -53,7 +54,7 @@ from dynajit.values.containers.sequence import ListVal, TupleVal, sort_values
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.core.registry import BUILTINS, Model, builtin, constructor, models_of, tail_call
-from dynajit.values.core.slots import by_rule, raising
+from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
@@ -504,7 +505,16 @@ def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
     found = of_growing(tx, sum, iterable) if start is None else None
     if found is not None:
         return found
-    total, items = start or ConstVal(0), tx.unpack(iterable)
+    with _left_unread(iterable):
+        return _sum(tx, tx.unpack(iterable), start or ConstVal(0))
+
+
+def _left_unread(iterable: Value) -> contextlib.AbstractContextManager[None]:
+    """Where something raises in the body, the real call does: the items after it stay in an iterator."""
+    return left_to_real_call() if isinstance(iterable, (IteratorVal, ObjVal)) else contextlib.nullcontext()
+
+
+def _sum(tx: Tracer, items: list[Value], total: Value) -> Value:
     if _COMPENSATES and sum(item.py_type() in (float, complex) for item in items) > 2:
         numbers = [*itertools.takewhile(lambda item: item.py_type() in _NUMBERS, [total, *items])]
         if numbers:
@@ -527,7 +537,15 @@ def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, d
     found = of_growing(tx, function, args[0]) if len(args) == 1 and is_none(key) and default is None else None
     if found is not None:
         return found
-    items = tx.unpack(args[0]) if len(args) == 1 else list(args)
+    if len(args) > 1:
+        return _extreme(function, tx, args, False, key, default)
+    with _left_unread(args[0]):
+        return _extreme(function, tx, tx.unpack(args[0]), True, key, default)
+
+
+def _extreme(
+    function: Any, tx: Tracer, items: Sequence[Value], in_one: bool, key: Value | None, default: Value | None
+) -> Value:
     if is_none(key) and any(map(varies, items)):
         one_type = len({item.py_type() for item in items}) == 1
         found = operate(tx, function, items) if one_type and not any(map(changes, items)) else None
@@ -536,7 +554,7 @@ def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, d
             return found
     parts = [StandIn(tx, item) for item in items]
     given = {} if default is None else {"default": default}
-    return value_of(call_real(tx, function, *([parts] if len(args) == 1 else parts), key=keyed(tx, key), **given))
+    return value_of(call_real(tx, function, *([parts] if in_one else parts), key=keyed(tx, key), **given))
 
 
 # ----------------------------------------------------------------------------------------------- numbers and strings

@@ -31,7 +31,8 @@ from dynajit.bytecode.return_action import (
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
-from dynajit.values.containers.identity import identical, object_key
+from dynajit.values.containers.identity import object_key
+from dynajit.values.containers.iterators import has_item
 from dynajit.values.containers.keys import user_key
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.rebuild_containers import fill_mapping, push_members
@@ -150,6 +151,10 @@ class ObjVal(Value):
             self._dict = InstanceDict(self)
         return self._dict
 
+    def changed(self) -> bool:
+        """Whether attributes were written."""
+        return bool(self.slots) or (self._dict is not None and bool(self._dict.changed_names))
+
     def plain_payload(self) -> Value | None:
         """The builtin part, where C code sees no more than that."""
         payload = self.payload
@@ -159,7 +164,7 @@ class ObjVal(Value):
         plain = self.plain_payload()
         if plain is not None:
             return plain.real()
-        if self.real_object is None or (self._dict is not None and self._dict.changed_names) or self.slots:
+        if self.real_object is None or self.changed():
             raise NotReal(self.describe())
         if self.source is not None and not isinstance(self.source, ConstSource):
             raise NotReal(self.describe())
@@ -474,7 +479,7 @@ class ObjVal(Value):
             found = self.call_special(tx, "__contains__", item, direct=CONTAINED)
             with tx.not_resumable():
                 return found.truth(tx)
-        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
+        return has_item(tx, self, item)
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self.special(tx, "__getitem__") is None:

@@ -18,15 +18,13 @@ from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
-from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
-from dynajit.values.objects.objects import BuiltinVal, ClassVal, lookup_type
-from dynajit.values.objects.partials import PartialVal
+from dynajit.values.objects.objects import ClassVal, lookup_type
 from dynajit.values.polyfills.autograd import autograd_function, operator_autograd
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
-from dynajit.values.tensors.function_arguments import Build, function_recipe
+from dynajit.values.tensors.function_arguments import Build, function_recipe, is_held
 from dynajit.values.tensors.python_code import check_order, note_code
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
@@ -39,12 +37,12 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     if reads_empty_cells(tx, cls.obj):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads variables made here")
     check_order(tx, cls.obj, f"{cls.obj.__qualname__}.apply")
-    named = [value for value in kwargs.values() if isinstance(value, _FUNCTIONS)]
+    named = [value for value in kwargs.values() if is_held(value)]
     if named:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function or object by keyword")
     parts: list[Value] = []
     functions: dict[int, Build] = {
-        place: function_recipe(tx, arg, parts) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)
+        place: function_recipe(tx, arg, parts) for place, arg in enumerate(args) if is_held(arg)
     }
     if overrides.user_modes(tx) or overrides.asked(tx, [*args, *kwargs.values()]):
         # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
@@ -52,9 +50,6 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     _learn(tx, cls, args, kwargs)
     others = [arg for place, arg in enumerate(args) if place not in functions]
     return tx.torch_op("call_function", _applied(cls.obj, functions, len(parts)), [*parts, *others], kwargs)
-
-
-_FUNCTIONS = (BuiltinVal, FunctionVal, MethodVal, PartialVal)
 
 
 def _applied(cls: Any, functions: Mapping[int, Build], count: int) -> Callable[..., Any]:

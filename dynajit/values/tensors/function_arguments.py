@@ -1,8 +1,8 @@
-"""Functions among the arguments of a node: what a node calls is no argument of it, but made anew where it runs.
+"""Functions and objects among the arguments of a node: what a graph can't hold is made anew where the node runs.
 
-In: the model of a function. Out: a recipe: what makes it at each call of the node, of what the graph computes (tensors
-and numbers that its variables hold). A function from outside is itself; one made while tracing has its code and
-globals. Its variables have to stay what they are, for backward may call it, too.
+In: the model of a function or object. Out: a recipe: what makes it at each call of the node, of what the graph computes
+(tensors and numbers that its variables hold). A function or object from outside is itself; a function made while
+tracing has its code and globals. Its variables have to stay what they are, for backward may call it, too.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import collections
 import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.objects.functions import FunctionVal, make_function
+from dynajit.values.objects.functions import FunctionVal, MethodVal, make_function
+from dynajit.values.objects.objects import BuiltinVal, ObjVal
 from dynajit.values.objects.partials import PartialVal
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -26,6 +28,13 @@ from dynajit.values.tensors.tensor import TensorVal
 _CHANGING = frozenset({list, dict, set, bytearray, collections.deque, collections.OrderedDict})
 #: takes what the graph computed, and gives the function
 Build: TypeAlias = Callable[[Iterator[Any]], Any]
+
+
+def is_held(value: Value) -> bool:
+    """Whether it is something that only a recipe gives to a node."""
+    return isinstance(value, (BuiltinVal, FunctionVal, MethodVal, PartialVal)) or (
+        type(value) is ObjVal and value.source is not None and value.payload is None and value.real_object is not None
+    )
 
 
 def function_recipe(tx: Tracer, value: Value, parts: list[Value], inside: tuple[Value, ...] = ()) -> Build:
@@ -47,6 +56,8 @@ def function_recipe(tx: Tracer, value: Value, parts: list[Value], inside: tuple[
         found = value.real()
         if type(found) not in _CHANGING:
             return lambda given: found
+    if type(value) is ObjVal and is_held(value) and not value.changed():
+        return _object(tx, value)
     if type(value) is PartialVal and not value.attributes.items(tx):
         function, before = part(value.function), part(value.args)
         named = {name: part(item) for name, item in value.named(tx).items()}
@@ -56,6 +67,17 @@ def function_recipe(tx: Tracer, value: Value, parts: list[Value], inside: tuple[
     if type(value) is FunctionVal and value.real_function is None and not value.changed():
         return _made_function(tx, value, part)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} in a function that an operation is given")
+
+
+def _object(tx: Tracer, value: ObjVal) -> Build:
+    """An object from outside, this very one. It may go when the program drops it: then no call reaches the node."""
+    real, source = value.real_object, value.source
+    assert source is not None
+    tx.guard(source, "ID", real)
+    with contextlib.suppress(TypeError):
+        reference = weakref.ref(real)
+        return lambda given: reference()
+    return lambda given: real
 
 
 def _made_function(tx: Tracer, value: FunctionVal, part: Callable[[Value], Build]) -> Build:
