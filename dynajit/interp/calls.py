@@ -343,7 +343,10 @@ class Calls(Tracer):
         except NotReal as missing:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
         try:
-            return fn(*reals, **named)
+            with numpy_numbers.raising_for_warnings():
+                return fn(*reals, **named)
+        except FloatingPointError as error:  # a warning of NumPy's is the program's at each of its calls
+            raise GraphBreak(breaks.OUTPUT_CALL, f"{policy.name_of(fn)}, of which NumPy warns: {error}") from None
         except Exception as error:  # whatever it is, it is the traced program's exception
             raise raised_again(self, error) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from program_cases import Case, Cases
@@ -15,6 +16,7 @@ from dynajit.testing import assert_same
 cases = Cases()
 numbers = torch.tensor([3, 1, 2])
 floats = torch.tensor([[0.5, -1.0], [2.0, 0.0]])
+leaf = torch.tensor([[0.5, -1.0], [2.0, 0.25]], requires_grad=True)
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
@@ -54,6 +56,45 @@ def test_a_branch_on_data_is_refused() -> None:
     with pytest.raises(dynajit.exc.Unsupported, match="needs a tensor's values"):
         dynajit.compile(f, backend="eager", fullgraph=True)(floats)
     assert_same(f, floats, breaks=1)
+
+
+@cases(np.arange(4), np.linspace(0.0, 1.0, 3), then=[(np.arange(1, 5), np.linspace(1.0, 2.0, 3))])
+def lists_of_arrays(counts: Any, weights: Any) -> Any:
+    return (counts * 2).tolist(), weights.max().item() * 2, weights.tolist()
+
+
+# ------------------------------------------------------------------------------------------------------ language
+
+
+@cases(floats)
+def items_of_iterators(x: Tensor) -> Any:
+    names, numbers, halves = iter(["query", "key", "value"]), (n * n for n in range(5)), map(str, range(4))
+    found = ["key" in names, 4 in numbers, "9" in halves, (1, 2) in zip([1], [2], strict=True)]
+    return x + sum(found), found, list(names), list(numbers), list(halves)
+
+
+@cases(floats)
+def results_made_by_hand(x: Tensor) -> Any:
+    largest = x.max(1)
+    shifted = type(largest)((largest.values + 1, largest.indices))
+    return shifted, shifted.values * 2, torch.return_types.sort((x, x.long())).indices
+
+
+@cases(floats)
+def exceptions_as_results(x: Tensor) -> Any:
+    end, missing = StopIteration(1, 2), NameError("n", 3)
+    return x.sin(), end, end.value, missing.args, str(missing)
+
+
+@cases(leaf, then=[(leaf * 2,)])
+def wrapped_functions(x: Tensor) -> Any:
+    from torch._higher_order_ops.wrap import wrap, wrap_with_autocast, wrap_with_set_grad_enabled
+
+    factor = x.detach().mean()
+    first = wrap(lambda a, power=1: a.sin() * factor**power, x, power=2)
+    second = wrap_with_set_grad_enabled(False, lambda a: {"doubled": a * 2}, x)
+    third = wrap_with_autocast("cpu", torch.bfloat16, True, True, torch.matmul, x, x)
+    return first, second, third, torch.is_grad_enabled()
 
 
 # -------------------------------------------------------------------------------------------- names of arguments

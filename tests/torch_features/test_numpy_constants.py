@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,56 @@ def test_errors_are_numpys() -> None:
 def test_scalars_are_to_torch_what_they_are_in_eager_mode(call: str, kind: Any) -> None:
     values = torch.tensor([1.0, 2.0])
     assert_same(eval(f"lambda x, k: {call}"), values, kind(1), then=[(values, kind(2)), (values, kind(3))])
+
+
+DIVIDED: dict[str, Any] = {
+    "/": lambda x, n: (x * (n / 4), n / 2, 3 / (n + 20)),
+    "//": lambda x, n: (x, n // 3, n // -2, -7 // (n + 20)),
+    "%": lambda x, n: (x + n % 3, n % -4, n % 2.5),
+    "**": lambda x, n: (x, n**2, 1.5**n),
+    "abs, round": lambda x, n: (x * abs(n), abs(n), round(n, 1)),
+    "several": lambda x, n: x * ((n % 5) / 3 + abs(n) // 2),
+}
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float64, np.float32])
+@pytest.mark.parametrize("name", DIVIDED)
+def test_what_is_computed_of_a_scalar_that_varies_varies(name: str, kind: Any) -> None:
+    fn = DIVIDED[name]
+    dynajit.reset()
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(fn, backend=counter)
+    for number in (3, 4, 5, -6, 9, 11, 2, 17, 8, -3, 12):
+        scalar = kind(number) if issubclass(kind, np.integer) else kind(number + 0.25)
+        found, expected = compiled(x, scalar), fn(x, scalar)
+        dynajit.testing.compare(found, expected)
+    assert counter.frame_count <= 3
+
+
+WARNING: dict[str, Any] = {
+    "a scalar": lambda x, n: (x + 1, np.float64(1) / n),
+    "integers": lambda x, n: (x + 1, np.int8(100) + np.int8(100)),
+    "an array": lambda x, n: (x + 1, np.arange(3) / n),
+    "a function": lambda x, n: (x + 1, np.log(n)),
+}
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.int64])
+@pytest.mark.parametrize("name", WARNING)
+def test_numpy_warns_at_each_call(name: str, kind: Any) -> None:
+    fn = WARNING[name]
+    dynajit.reset()
+    compiled = dynajit.compile(fn, backend="eager")
+    for number in (2, 0, 0, 3, 0, 4):
+        told = []
+        for each in (fn, compiled):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                each(x, kind(number))
+            told.append([str(one.message) for one in seen])
+        assert told[0] == told[1], number
+
+
+def test_ignored_warnings_break_nothing() -> None:
+    with np.errstate(all="ignore"):
+        assert_same(lambda x: (x + 1, np.float64(1) / np.float64(0)), x, breaks=0, graphs=1)

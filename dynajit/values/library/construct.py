@@ -8,11 +8,13 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from dynajit.bytecode.return_action import CALLED, INITIALISED
 from dynajit.report import breaks
+from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin, tail_call
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.library.methods import bare_instance
@@ -79,6 +81,8 @@ def construct_plain(
         return _construct_wrapper(tx, cls, args, kwargs)
     if issubclass(kind, torch.Tensor) and not (traceable(kind) or traceable_wrapper(kind)):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
+    if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
+        return _struct_sequence(tx, kind, args, kwargs)
     if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
         return _construct_c(tx, kind, args, kwargs)
     _check_traceable(kind)
@@ -89,6 +93,16 @@ def construct_plain(
         # it may be an instance of a subclass, which has an `__init__` of its own
         _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
     return made
+
+
+def _struct_sequence(tx: Tracer, kind: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.return_types.max((values, indices))`; what has fields beside its items is made by the real call."""
+    if len(args) != 1 or kwargs or kind.n_fields != kind.n_sequence_fields:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    items = tx.unpack(args[0])
+    if len(items) != kind.n_fields:
+        raise GraphBreak(breaks.RAISES, f"TypeError: {len(items)} items for a {kind.__qualname__}")
+    return TupleVal(items, kind)
 
 
 def _check_traceable(kind: type) -> None:
@@ -134,7 +148,7 @@ def _construct_wrapper(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs:
     return made
 
 
-# exceptions whose own initialiser in C does no more for one positional argument than keep it
+# exceptions whose own initialiser in C does no more than keep its positional arguments; OSError if it is one
 _PLAIN_EXCEPTIONS = (AttributeError, NameError, StopIteration, OSError)
 
 
@@ -145,7 +159,7 @@ def _check_exception(kind: type, args: Sequence[Value], kwargs: dict[str, Value]
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
     if isinstance(init, types.FunctionType) or init is BaseException.__init__ or init is Exception.__init__:
         return
-    plain = issubclass(kind, _PLAIN_EXCEPTIONS) and len(args) <= 1
+    plain = issubclass(kind, _PLAIN_EXCEPTIONS) and (len(args) <= 1 or not issubclass(kind, OSError))
     if kwargs or (_takes_apart(init) and not plain):
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
 

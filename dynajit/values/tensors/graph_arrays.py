@@ -59,6 +59,7 @@ all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max me
 squeeze std sum swapaxes take trace transpose var
 """
 _METHODS = frozenset(_METHODS_TEXT.split())
+_AS_NUMBERS = ("item", "tolist")
 _INTEGER = numpy.dtype(int)
 _CONSTANT_ATTRIBUTES = frozenset({"dtype", "itemsize", "ndim", "nbytes", "shape", "size", "strides"})
 # what an array's `**` calls for these exponents
@@ -156,7 +157,9 @@ class GraphArrayVal(Value):
             return TupleVal(tx.unpack(self.tensor.getattr(tx, "shape")))
         if name in ("T", "real", "imag"):
             return compute(tx, operator.attrgetter(name), f"ndarray.{name}", [self], {})
-        if name in ("item", "tolist", "__float__", "__int__", "__bool__"):
+        if name in _AS_NUMBERS and tx.graph.shapes.captures_scalars:
+            return BoundMethod(self, name)
+        if name in (*_AS_NUMBERS, "__float__", "__int__", "__bool__"):
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{name}() of {self.describe()}")
         if name in _METHODS or name == "fill":
             return BoundMethod(self, name)
@@ -166,6 +169,8 @@ class GraphArrayVal(Value):
         if name == "fill" and len(args) == 1 and not kwargs and not self.is_scalar:
             self.write(tx, args[0])
             return ConstVal(None)
+        if name in _AS_NUMBERS and not kwargs and not args and tx.graph.shapes.captures_scalars:
+            return self.tensor.call_method(tx, name, [], {})
         if name not in _METHODS:
             return super().call_method(tx, name, args, kwargs)
 

@@ -179,11 +179,15 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
 
 @tail_call
 def invoke_subgraph(tx: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
-    """A region marked to be compiled once: what is compiled is shared anyway, so the function is traced like others."""
+    """A region marked to be compiled once, or wrapped: what is compiled is shared anyway, so the function is traced as
+    any other."""
     return tx.call(function, args, kwargs, tx.resumable_call())
 
 
 builtin(importlib.import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder)(invoke_subgraph)
+builtin(_OPS.wrap)(invoke_subgraph)
+builtin(_OPS.wrap_with_set_grad_enabled)(by_tracing(polyfills.wrap_with_set_grad_enabled))
+builtin(_OPS.wrap_with_autocast)(by_tracing(polyfills.wrap_with_autocast))
 
 
 builtin(_OPS.scan)(by_tracing(polyfills.scan))

@@ -28,8 +28,28 @@ _NO_OVERFLOW = 1 << 62
 _UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
 _CONVERSIONS = frozenset({int, float, operator.index, math.floor, math.ceil, math.trunc, math.sqrt})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
+# what NumPy rounds, or divides by zero, in ways of its own
+_LEFT_TO_NUMPY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.abs, abs, round})
 _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 _WIDE: tuple[type, ...] = (numpy.int64, numpy.float64)
+
+
+def raising_for_warnings() -> numpy.errstate:
+    """Where NumPy would warn of a division by zero, an overflow or an invalid value, it raises FloatingPointError."""
+    raising: dict[str, Any] = {kind: "raise" for kind, how in numpy.geterr().items() if how != "ignore"}
+    return numpy.errstate(**raising)
+
+
+@functools.cache
+def _without_warning(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, which raises where NumPy warns: a number that guards and generated code compute would warn twice."""
+
+    @functools.wraps(fn)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with raising_for_warnings():
+            return fn(*args, **kwargs)
+
+    return computed
 
 
 class VaryingScalar(ArrayVal):
@@ -123,7 +143,7 @@ def call_on_number(tx: Tracer, fn: Any, args: Sequence[Value], kwargs: dict[str,
     given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
     kinds = {key: value.py_type() for key, value in given.items() if value.py_type() in SCALARS}
     numbers = {key: _plain(value) if key in kinds else value for key, value in given.items()}
-    called = called_on_number(tx, fn, numbers, kinds)
+    called = called_on_number(tx, _without_warning(fn), numbers, kinds)
     if called is None or type(called[0]) not in SCALARS:
         return None
     return _varying(tx, *called, lambda *_: True) or tx.wrap(*called)
@@ -139,9 +159,9 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         assert isinstance(args[0], VaryingScalar)
         return tx.fold(fn, [args[0].number])
     parts = [part for part in map(_number_of, args) if part is not None]
-    if fn not in _ARITHMETIC and fn not in _COMPARISONS:
+    if fn not in _ARITHMETIC and fn not in _COMPARISONS and fn not in _LEFT_TO_NUMPY:
         return None
-    if len(parts) < len(args):
+    if fn in _LEFT_TO_NUMPY or len(parts) < len(args):
         return call_on_number(tx, fn, args, {})
     numbers = [number for number, _ in parts]
     if fn in _COMPARISONS:
