@@ -19,7 +19,7 @@ from dynajit.bytecode.return_action import FORMATTED
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values.containers.iterators import IteratorVal, taken
+from dynajit.values.containers.iterators import taken
 from dynajit.values.containers.mapping import DictVal, pairs_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
@@ -28,7 +28,7 @@ from dynajit.values.library import operators
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import is_iterable
 from dynajit.values.objects.modules import ModuleVal
-from dynajit.values.objects.objects import ObjVal, is_trusted
+from dynajit.values.objects.objects import is_trusted
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.exception_text import too_many_to_unpack
 from dynajit.values.scalars.slices import make_slice
@@ -217,7 +217,7 @@ def _unpackable(tx: Any, value: Value, most: int | None = None) -> list[Value]:
     kind = value.py_type()
     if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
         raise tx.raised(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
-    if isinstance(value, (IteratorVal, ObjVal)):
+    if value.read_by_items:
         return [*itertools.islice(taken(tx, value.iterate(tx)), most)]
     return tx.unpack(value)  # type: ignore[no-any-return]
 

@@ -51,6 +51,7 @@ class IteratorVal(Value):
     """Base of iterators: iterating gives the iterator itself."""
 
     kind: type = object
+    read_by_items = True
 
     def iterate(self, tx: Tracer) -> Value:
         return self

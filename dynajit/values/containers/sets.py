@@ -16,7 +16,6 @@ from dynajit.values.containers.rebuild_containers import (
     push_members,
     replace_members,
 )
-from dynajit.values.containers.sequence import SequenceVal
 from dynajit.values.containers.set_history import (
     UNKNOWN,
     History,
@@ -49,9 +48,11 @@ class SetLike(Value):
 
     Attributes:
         compares: whether it is equal to another one of the same members.
+        is_view: whether it is a dictionary's.
     """
 
     compares: bool = True
+    is_view: bool = True
 
     def rbinary(self, tx: Tracer, symbol: str, left: Value) -> Value | None:
         ours = _set_like(tx, left)
@@ -62,7 +63,7 @@ class SetLike(Value):
         if symbol not in _SET_OPERATORS:
             return None
         if right is None:
-            if self.compares and not isinstance(self, SetVal):  # a view of keys or items takes any iterable
+            if self.compares and self.is_view:  # a view of keys or items takes any iterable
                 other.unsupported(f"{symbol!r} with a view of a dictionary")
             return None
         if isinstance(self, SetVal) and isinstance(right, SetVal):
@@ -115,6 +116,8 @@ def set_part(value: Value) -> Value:
 
 class SetVal(SetLike):
     """A set or frozenset."""
+
+    is_view = False
 
     def __init__(self, kind: type = set, source: Source | None = None) -> None:
         self.kind = kind
@@ -434,8 +437,7 @@ def _reads_common(name: str) -> Model:
 
 
 def _is_read_by_items(value: Value) -> bool:
-    """Whether it can be seen how far it is read."""
-    return set_part(value) is value and not isinstance(value, (SetLike, ConstVal, SequenceVal))
+    return value.read_by_items and set_part(value) is value
 
 
 SET_METHODS.update({"isdisjoint": _reads_until("isdisjoint", True), "issuperset": _reads_until("issuperset", False)})

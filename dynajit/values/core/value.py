@@ -207,6 +207,8 @@ class Value:
     kind: Any = None
     # whether `const()` can be had, though only by specialising: a symbolic number, or something that holds one
     symbolic: bool = False
+    # whether the program sees how far it is read: an iterator, or an object that may have code for it
+    read_by_items: bool = False
     # whether it is a number that is known before the graph's call, and may be another one the next time
     varies: bool = False
     # of tensors: the fake tensor, and the node that computes it

@@ -511,7 +511,7 @@ def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
 
 def _left_unread(iterable: Value) -> contextlib.AbstractContextManager[None]:
     """Where something raises in the body, the real call does: the items after it stay in an iterator."""
-    return left_to_real_call() if isinstance(iterable, (IteratorVal, ObjVal)) else contextlib.nullcontext()
+    return left_to_real_call() if iterable.read_by_items else contextlib.nullcontext()
 
 
 def _sum(tx: Tracer, items: list[Value], total: Value) -> Value:

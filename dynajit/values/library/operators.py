@@ -15,7 +15,7 @@ from dynajit.bytecode.return_action import CALLED, NUMBER, OPERATED
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
-from dynajit.values.containers.sets import SetLike, SetVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE, UNARY
 from dynajit.values.core.registry import BUILTINS, tail_call
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
@@ -131,7 +131,7 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
             return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
     if inplace and left.ibinary(tx, symbol, right):
         return left
-    made = left.binary(tx, symbol, right) if isinstance(left, SetLike) else None  # views take any iterable
+    made = left.binary(tx, symbol, right) if getattr(left, "is_view", False) else None  # it takes any iterable
     if made is not None:
         return made
     with raising(tx, TypeError):

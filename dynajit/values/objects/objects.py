@@ -134,6 +134,7 @@ class ObjVal(Value):
     """
 
     raised_at: Any = None
+    read_by_items = True
 
     def __init__(self, cls: type, real: Any = None, source: Source | None = None, payload: Value | None = None) -> None:
         self.cls = cls
