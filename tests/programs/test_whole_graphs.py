@@ -188,3 +188,40 @@ def test_a_container_that_holds_itself_is_closed_over() -> None:
     first, second = dynajit.compile(make(), backend="eager"), dynajit.compile(make(), backend="eager")
     assert torch.equal(first(floats), floats * 2)
     assert torch.equal(second(floats), floats * 2)
+
+
+# ------------------------------------------------------------------------------------------------------- modules
+
+
+class Fetched(dict[str, Any]):
+    """A module's table of parameters that is asked for each, as those are that gather them from other processes."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__(table)
+        self.fetched: list[str] = []
+
+    def __getitem__(self, name: str) -> Any:
+        self.fetched.append(name)
+        return super().__getitem__(name)
+
+
+def test_a_module_whose_parameters_are_in_a_table_of_its_own() -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2, bias=False))
+        for layer in layers:
+            layer._parameters = Fetched(layer._parameters)
+        return layers
+
+    def asks(x: Tensor) -> Any:
+        layer = compiled[0]
+        return layer(x), hasattr(layer, "weight"), hasattr(layer, "gain"), compiled[1].bias is None
+
+    compiled: Any = make()
+    expected = asks(floats)
+    fetched = [compiled[0]._parameters.fetched, compiled[1]._parameters.fetched]
+    compiled = make()
+    found = dynajit.compile(asks, backend="eager", fullgraph=True)(floats)
+    assert torch.equal(found[0], expected[0])
+    assert found[1:] == expected[1:] == (True, False, True)
+    assert [compiled[0]._parameters.fetched, compiled[1]._parameters.fetched] == fetched

@@ -252,7 +252,10 @@ class ObjVal(Value):
             finally:
                 del error
         if found is torch.nn.Module.__getattr__:
-            return self._module_getattr(tx, name)
+            named = ("_parameters", "_buffers", "_modules")
+            tables = [self.instance_dict(tx).lookup(tx, ConstVal(table)) for table in named]
+            if all(table is None or isinstance(table, DictVal) for table in tables):  # else it has code of its own
+                return self._module_getattr(tx, name, [table for table in tables if table is not None])
         method = class_value(tx, self.cls, where, "__getattr__", found)
         if isinstance(found, types.FunctionType):
             return tx.run_python(from_fallback, [method, self, ConstVal(name)], direct=READ)
@@ -262,22 +265,18 @@ class ObjVal(Value):
         """What the class's `__getattr__` gives, after a property raised AttributeError."""
         return self._fallback(tx, name, tx.raised(AttributeError, name))
 
-    def _module_getattr(self, tx: Tracer, name: str) -> Value:
+    def _module_getattr(self, tx: Tracer, name: str, tables: list[Any]) -> Value:
         """nn.Module.__getattr__: parameters, then buffers, then submodules."""
         key = ConstVal(name)
-        for table in ("_parameters", "_buffers", "_modules"):
-            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
-            if isinstance(entries, DictVal):
-                real = entries.real_dict
-                if not entries.complete and name not in entries.entries and real is not None and name not in real:
-                    continue
-                value = entries.lookup(tx, key)
-                if value is not None:
-                    return value
-        for table in ("_parameters", "_buffers", "_modules"):
-            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
-            if isinstance(entries, DictVal):
-                entries.contains(tx, key)
+        for entries in tables:
+            real = entries.real_dict
+            if not entries.complete and name not in entries.entries and real is not None and name not in real:
+                continue
+            value = entries.lookup(tx, key)
+            if value is not None:
+                return value  # type: ignore[no-any-return]
+        for entries in tables:
+            entries.contains(tx, key)
         raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def _data_descriptor(self, tx: Tracer, name: str, found: Any, where: type, fallback: bool) -> Value:
