@@ -236,6 +236,7 @@ class TrainingCall:
         draws: bool = False,
         written: Sequence[int] = (),
         updated: Sequence[int] = (),
+        holds: Callable[[], bool] | None = None,
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

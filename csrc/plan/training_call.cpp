@@ -326,14 +326,16 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
-                                  "draws",   "written",  "updated", nullptr};
+                                  "draws",   "written",  "updated", "holds",     nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
+    PyObject *holds = Py_None;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up, &watched, &draws, &written, &updated)) {
+                                     &partial, &reaches, &uses_up, &watched, &draws, &written, &updated,
+                                     &holds)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -346,6 +348,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->usual = Py_NewRef(backward);
     self->made_of = Py_NewRef(args);
     self->again = again != Py_None ? Py_NewRef(again) : nullptr;
+    self->holds = holds != Py_None ? Py_NewRef(holds) : nullptr;
     self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
     self->n_saved = n_saved;
     self->n_checked = n_checked;
@@ -386,6 +389,7 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->usual);
     Py_VISIT(self->made_of);
     Py_VISIT(self->again);
+    Py_VISIT(self->holds);
     Py_VISIT(self->partial);
     return 0;
 }
@@ -398,6 +402,7 @@ int call_clear(PyObject *object)
     Py_CLEAR(self->usual);
     Py_CLEAR(self->made_of);
     Py_CLEAR(self->again);
+    Py_CLEAR(self->holds);
     Py_CLEAR(self->partial);
     return 0;
 }
@@ -432,7 +437,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=())\n--\n\n"
+         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=(), holds=None)\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -445,7 +450,8 @@ PyType_Slot call_slots[] = {
          "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
          "written: inputs that forward writes, and computes no result of. updated: inputs that the call writes, so that "
-         "autograd hears of it: their new values are forward's first results, which the call does not return.")},
+         "autograd hears of it: their new values are forward's first results, which the call does not return. "
+         "holds(): whether backward still computes what eager's would; if not, again gives the gradients.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

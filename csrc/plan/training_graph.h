@@ -65,6 +65,7 @@ struct TrainingCall {
     PyObject *usual;    /* the backward that ran last, at first the one of all gradients */
     PyObject *made_of;  /* the arguments that it was made of, for who writes it down */
     PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
+    PyObject *holds;    /* () -> whether backward still computes what eager's would; NULL: always */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
     std::vector<bool> *differentiable; /* of each return */

@@ -238,9 +238,14 @@ public:
             found.resize(call_->wanted->size()); /* as eager's operations hand on that there is none */
             return handed_out(std::move(found));
         }
-        if (create_graph && differentiate_again(gradients, found)) {
+        const bool holds = still_holds();
+        if ((create_graph || !holds) && differentiate_again(gradients, found)) {
+            for (at::Tensor &gradient : found) {
+                gradient = create_graph || !gradient.defined() ? gradient : gradient.detach();
+            }
             return handed_out(std::move(found));
         }
+        TORCH_CHECK(holds, "Python state that backward reads has changed since forward, and the graph can't run again");
         const variable_list given_gradients = create_graph ? gradients : variable_list();
         at::NoGradGuard no_grad;
         PyObject *backward = compiled_backward();
@@ -416,6 +421,23 @@ private:
         }
         const double largest = before.abs().nan_to_num(0, 0, 0).max().item<double>();
         return at::allclose(before, made, 1e-3, 1e-5 * (1 + largest), /*equal_nan=*/true);
+    }
+
+    /* Whether the compiled backward computes what eager's would now. */
+    bool still_holds() const
+    {
+        if (call_->holds == nullptr) {
+            return true;
+        }
+        HookRegion region;
+        dj_hook_enter_off(&region);
+        PyObject *answer = PyObject_CallNoArgs(call_->holds);
+        dj_hook_leave(&region);
+        if (answer == nullptr) {
+            throw_python();
+        }
+        Py_DECREF(answer);
+        return answer == Py_True;
     }
 
     /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */

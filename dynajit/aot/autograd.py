@@ -45,7 +45,7 @@ from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayer
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.config import config
-from dynajit.graph.meta import memory, note_graph, notes, value_of
+from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
@@ -65,7 +65,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     history = autograd_graph_of(gm)
-    _refuse_functions(history)
+    holds = _refuse_functions(gm, history)
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
@@ -96,7 +96,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     parts = halves.made, len(example_inputs), double if is_fixed else None, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
-    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn), written=mutated)
+    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn), written=mutated, holds=holds)
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -106,11 +106,13 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     else:
         compiled = passes.wrapped(compiled)
         if double is not None and not drawn:
-            compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata))
+            compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata), holds)
+        elif holds is not None:
+            raise RuntimeError("backward reads state that may have changed by then, and the graph can't run again")
         checks = [] if history is None else version_checks(gm, history, frozenset())
         if history is not None and checks:
             compiled = checking_versions(compiled, history, checks)
-    return eager_on_overlap(example_inputs, mutated, torch_compat.forward_of(gm), compiled)
+    return _while_state_holds(gm, eager_on_overlap(example_inputs, mutated, torch_compat.forward_of(gm), compiled))
 
 
 class _Halves:
@@ -238,9 +240,20 @@ def _aot_autograd(
         )
 
 
-def _refuse_functions(history: AutogradGraph | None) -> None:
+def _while_state_holds(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    state = graph_notes(gm).backward_state
+    return compiled if state is None else state.until_moved(compiled, torch_compat.forward_of(gm))
+
+
+def _refuse_functions(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> Callable[[], bool] | None:
+    """Raise RuntimeError where a Function's backward has to be the real one. What else tells that it is, if anything
+    does: see `_C.TrainingCall`."""
+    state = graph_notes(gm).backward_state
+    if state is not None and state.cannot_be_told:
+        raise RuntimeError("forward and backward of a Function read state that may change between them")
     if history is not None and asked_in_part(history):
         raise RuntimeError("the backward of a Function sees which of its results have gradients")
+    return None if state is None else state.holds
 
 
 def _refuse_writes(facts: GraphFacts, example_inputs: Sequence[Any]) -> None:

@@ -46,6 +46,7 @@ from dynajit.capture.variants import (
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.again import run_again
+from dynajit.graph.backward_state import backward_state_of
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.graph.meta import note_graph
@@ -547,7 +548,8 @@ class FrameCapture:
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
             inside, versions = any(map(_differentiates, codes)), any("_version" in code.co_names for code in codes)
-            note_graph(module, differentiated_inside=inside, versions_read=versions)
+            state = backward_state_of(module)
+            note_graph(module, differentiated_inside=inside, versions_read=versions, backward_state=state)
             module, compiled = self._graph_call(tx, module, inputs)
             draws = graph.impure and graph.may_raise() and graph.only_draws()
             kept = kept_for_undo(module)

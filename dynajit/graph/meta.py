@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from dynajit.op_facts import written_arguments
 from dynajit.torch_compat import memory_of
+
+if TYPE_CHECKING:
+    from dynajit.graph.backward_state import BackwardState
 
 _KEY = "dynajit"
 
@@ -93,6 +96,7 @@ class GraphMeta:
 
     differentiated_inside: the program may ask for gradients of what the graph computes on its way; versions_read: it
         may ask how often tensors were written. Set by `capture/capture.py`, read by aot.
+    backward_state: what backward reads of Python's state. Set by `capture/capture.py`, read by `aot/autograd.py`.
     returns: so many of a forward graph's results are the program's; set by `aot/autograd.py`, read by
         `loopir/lower_graph.py`.
     waited_for: places of a backward graph's results of which somebody is told when they are there; set by
@@ -105,6 +109,7 @@ class GraphMeta:
 
     differentiated_inside: bool = False
     versions_read: bool = False
+    backward_state: BackwardState | None = None
     returns: int | None = None
     waited_for: frozenset[int] = frozenset()
     original: Callable[..., Any] | None = None

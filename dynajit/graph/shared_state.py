@@ -1,14 +1,12 @@
 """State that Python code shares with the program, where a graph calls such code: what it reads and writes there.
 
-In: what a node calls that has code of its own: an operator whose kernels are written in Python, a function that
-`allow_in_graph` marks. Out: its `SharedState`. The code is read, not run: names that it loads and stores, and objects
-that its global variables and closure lead to.
+In: functions. Out: their `SharedState`. The code is read, not run: names that it loads and stores, and objects that its
+global variables and closure lead to.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import dis
 import functools
@@ -20,9 +18,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-
-from dynajit.graph.opaque import OPAQUE
-from dynajit.op_facts import facts, overloads_of
 
 #: so many objects are looked at; code that more can be reached from is taken for code that isn't known
 _MAX_OBJECTS = 2_000
@@ -41,7 +36,7 @@ _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton"))
 _METHODS = re.compile(r"__\w+__")
 
 
-def _is_of_library(module: str | None) -> bool:
+def is_of_library(module: str | None) -> bool:
     """Whether what a module of this name defines has no state of the program's."""
     return (module or "").partition(".")[0] in _LIBRARIES
 
@@ -55,6 +50,7 @@ class SharedState:
         writes: names of variables and attributes that it stores.
         objects: containers, context variables and iterators that it reaches, by id.
         reached: everything that it reaches, by id; None if nobody looked.
+        found: the same, but for numbers, texts and tensors.
         changes: whether it may change one of these.
     """
 
@@ -64,6 +60,7 @@ class SharedState:
         self.writes: set[str] = set()
         self.objects: set[int] = set()
         self.reached: set[int] | None = None
+        self.found: list[Any] = []
 
     def of_code(self, code: types.CodeType, own: frozenset[str] = frozenset()) -> None:
         """Add what is said in the code itself, and in what is defined there. `own`: variables that hold tensors and
@@ -124,7 +121,7 @@ def shared_state(functions: Iterable[Any]) -> SharedState:
             waiting += [held for held in keep if not isinstance(held, types.FunctionType)]
             seen = {id(held) for held in keep if isinstance(held, types.FunctionType)}
             keep = [held for held in keep if isinstance(held, types.FunctionType)]
-    state.reached = seen
+    state.reached, state.found = seen, keep
     return state
 
 
@@ -132,11 +129,11 @@ def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
     """What leads on from one object, by the names that are read. A root's arguments are the graph's."""
     if isinstance(found, types.FunctionType):
         yield from (cell.cell_contents for cell in found.__closure__ or () if cell != types.CellType())
-        if _is_of_library(found.__module__):
+        if is_of_library(found.__module__):
             return  # but for what it wraps
         code = found.__code__
         state.of_code(code, frozenset(code.co_varnames[: code.co_argcount]) if is_root else frozenset())
-        yield from (found.__globals__[name] for name in _names(code) if name in found.__globals__)
+        yield from (found.__globals__[name] for name in names_of(code) if name in found.__globals__)
         yield from (*(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values())
     elif isinstance(found, (types.MethodType, staticmethod, classmethod)):
         yield from (found.__func__, getattr(found, "__self__", None))
@@ -144,8 +141,10 @@ def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
         yield from (found.func, *found.args, *found.keywords.values())
     elif isinstance(found, property):
         yield from (found.fget, found.fset)
-    elif isinstance(found, (list, tuple, set, dict)):
+    elif isinstance(found, (list, tuple, set, dict, collections.deque)):
         yield from found.values() if isinstance(found, dict) else found
+    elif isinstance(found, contextvars.ContextVar):
+        yield found.get(None)
     elif isinstance(found, types.ModuleType):
         yield from (vars(found)[name] for name in state.reads if name in vars(found))
     else:
@@ -155,105 +154,22 @@ def _parts(found: Any, state: SharedState, is_root: bool) -> Iterator[Any]:
 def _attributes(found: Any, names: Iterable[str]) -> Iterator[Any]:
     """An object's attributes of these names, and those methods that Python calls itself."""
     kind = found if isinstance(found, type) else type(found)
-    if _is_of_library(kind.__module__):
+    if is_of_library(kind.__module__):
         own = getattr(found, "__dict__", {}) if not isinstance(found, type) else {}
         yield from (own[name] for name in names if name in own)
         return
     for each in kind.__mro__:
-        if not _is_of_library(each.__module__):
+        if not is_of_library(each.__module__):
             yield from (value for name, value in vars(each).items() if name in names or _METHODS.fullmatch(name))
     if found is not kind:
         yield from (inspect.getattr_static(found, name, None) for name in names)
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def names_of(code: types.CodeType) -> Iterator[str]:
+    """The names that code loads and stores, and what is defined there; texts, too, where these may be names."""
     yield from code.co_names
+    if not _BY_NAME.isdisjoint(code.co_names):
+        yield from (text for text in code.co_consts if isinstance(text, str))
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _names(inner)
-
-
-#: what ran as the kernels of operators whose functions torch does not show
-_seen_running: dict[Any, list[types.FunctionType]] = {}
-
-
-def state_of_target(target: Any) -> SharedState | None:
-    """What the code shares that runs where a graph calls this; None where none runs but torch's and C++ code."""
-    if target in OPAQUE:
-        return shared_state([target])
-    if not _has_kernels(target):
-        return None
-    kernels = [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
-    if not kernels:
-        return None
-    state = shared_state([*(kernel for kernel in kernels if kernel is not None), *_seen_running.get(target, ())])
-    if target in _seen_running:
-        state.writes, state.changes = set(), False  # it has, when it ran on fake tensors
-    elif None in kernels:
-        state.known = False
-    return state
-
-
-def _has_kernels(target: Any) -> bool:
-    """Whether it is an operator that is none of torch's own."""
-    return isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and not facts(target).known
-
-
-@contextlib.contextmanager
-def watching_kernels(target: Any) -> Iterator[None]:
-    """Inside, an operator runs on fake tensors. If its kernels are hidden, and are those that run on these as on any
-    others (`CompositeImplicitAutograd`), the functions that run are remembered."""
-    if not _has_kernels(target) or target in _seen_running:
-        yield
-        return
-    overloads = overloads_of(target)
-    hidden = {key for overload in overloads for key in _hidden_kernels(overload)}
-    composite = all(key.startswith("CompositeImplicit") for key in hidden)
-    if not hidden or not composite or any(map(_has_fake, overloads)):
-        yield
-        return
-    found: list[types.FunctionType] = []
-
-    def note(frame: types.FrameType, event: str, arg: Any) -> None:
-        module = frame.f_globals.get("__name__", "")
-        if event == "call" and not _is_of_library(module) and module.partition(".")[0] != "dynajit":
-            cells = [types.CellType(frame.f_locals.get(name)) for name in frame.f_code.co_freevars]
-            found.append(types.FunctionType(frame.f_code, frame.f_globals, closure=tuple(cells) or None))
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-    _seen_running[target] = found
-
-
-def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
-    """The Python functions that an operator runs; None for those that torch does not show."""
-    from torch._library.custom_ops import OPDEFS
-
-    definition = OPDEFS.get(overload._schema.name)
-    if definition is not None:
-        yield from (definition._init_fn, *definition._backend_fns.values())
-        if definition._setup_context_fn is not None:
-            yield definition._setup_context_fn
-        return
-    yield from overload.py_kernels.values()
-    yield from (None for _ in _hidden_kernels(overload))
-
-
-def _has_fake(overload: torch._ops.OpOverload) -> bool:
-    """Whether another function than its kernel runs on fake tensors."""
-    from torch._library.simple_registry import singleton
-
-    entry = singleton.get(overload._name)
-    return entry is not None and entry.fake_impl.kernel is not None
-
-
-def _hidden_kernels(overload: torch._ops.OpOverload) -> Iterator[str]:
-    """The dispatch keys of kernels whose functions torch does not show."""
-    for line in torch._C._dispatch_dump(overload._schema.name).splitlines():
-        key, _, rest = line.partition(": registered at ")
-        if rest and "(none)" in rest and key not in ("debug", "Meta") and "(inactive)" not in key:
-            yield key
+            yield from names_of(inner)

@@ -145,11 +145,12 @@ def differentiable_twice(
     mutated: Sequence[int],
     returned: Sequence[int],
     bases: Sequence[int],
+    holds: Callable[[], bool] | None = None,
 ) -> Callable[..., Any]:
     """`compiled`, in torch's wrapper, with gradients that can be differentiated.
 
     mutated: the inputs that it writes; returned: those of them that torch's node returns, before its results; bases:
-    the results that are views of what it returns after them."""
+    the results that are views of what it returns after them; holds: see `_C.TrainingCall`."""
 
     def call(*inputs: Any) -> Any:
         if not _wanted(inputs):
@@ -160,7 +161,7 @@ def differentiable_twice(
         outputs = compiled(*inputs)
         node = _wrapper_node([*outputs, *(inputs[at] for at in returned)], before)
         if node is not None:
-            node.register_hook(_Hook(double, kept, returned, bases))
+            node.register_hook(_Hook(double, kept, returned, bases, holds))
         return outputs
 
     return call
@@ -192,8 +193,14 @@ class _Hook:
     """Called after the compiled backward of one call of the graph, with what that was given and what it returned."""
 
     def __init__(
-        self, double: DoubleBackward, inputs: Sequence[Any], returned: Sequence[int], bases: Sequence[int]
+        self,
+        double: DoubleBackward,
+        inputs: Sequence[Any],
+        returned: Sequence[int],
+        bases: Sequence[int],
+        holds: Callable[[], bool] | None,
     ) -> None:
+        self.holds = holds
         self.double = double
         self.bases = bases
         self.returned = returned
@@ -201,17 +208,24 @@ class _Hook:
         self.versions = _versions(inputs)
 
     def __call__(self, grad_inputs: Sequence[Any], grad_outputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        inputs = self.inputs
-        if not torch.is_grad_enabled():
+        inputs, again = self.inputs, torch.is_grad_enabled()
+        holds = self.holds is None or self.holds()
+        if not again:
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 self.inputs = None  # as saved tensors are let go of after their last use
-            return None
+            if holds:
+                return None
         tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
-        if inputs is None or len(grad_inputs) != len(tensors) or self.versions != _versions(inputs):
-            return None
-        found = self.double(inputs, grad_outputs, self.returned, self.bases)
-        if found is None:
-            return None
+        found = None
+        if inputs is not None and len(grad_inputs) == len(tensors) and self.versions == _versions(inputs):
+            with torch.enable_grad():
+                found = self.double(inputs, grad_outputs, self.returned, self.bases)
+        if inputs is None or found is None:
+            if holds:
+                return None
+            raise RuntimeError("Python state that backward reads has changed, and the graph can't run again")
+        if not again:
+            found = [None if grad is None else grad.detach() for grad in found]
         kept = [grad for value, grad in zip(inputs, found, strict=True) if isinstance(value, torch.Tensor)]
         return tuple(
             grad if value.requires_grad else given

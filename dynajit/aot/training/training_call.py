@@ -39,12 +39,12 @@ def without_wrapper(
     watched: Sequence[VersionCheck],
     draws: bool,
     written: Sequence[int],
+    holds: Callable[[], bool] | None,
 ) -> Callable[..., Any] | None:
     """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial`,
-    `watched`, `draws` and `written`: see `TrainingCall`."""
-    if metadata is None or set(parts) != {"forward", "backward"}:
-        return None
-    found = torch_compat.plain_training(metadata)
+    `watched`, `draws`, `written` and `holds`: see `TrainingCall`."""
+    whole = metadata is not None and set(parts) == {"forward", "backward"}
+    found = torch_compat.plain_training(metadata) if whole else None
     if found is None:
         return None
     differentiable, n_unchecked, n_numbers, updated = found
@@ -97,6 +97,7 @@ def without_wrapper(
         draws,
         [place for place in written if place not in updated],
         updated,
+        holds,
     )
 
 

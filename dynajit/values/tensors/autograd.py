@@ -6,6 +6,7 @@ that its backward is the user's; its forward and backward are traced on the side
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from dynajit.graph.shared_state import SharedState
 from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.objects.objects import ClassVal, lookup_type
@@ -49,12 +50,17 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
     _learn(tx, cls, args, kwargs)
     others = [arg for place, arg in enumerate(args) if place not in functions]
-    return tx.torch_op("call_function", _applied(cls.obj, functions, len(parts)), [*parts, *others], kwargs)
+    known = []
+    for place in functions:
+        with contextlib.suppress(NotReal):
+            known.append(args[place].real())
+    return tx.torch_op("call_function", _applied(cls.obj, functions, len(parts), known), [*parts, *others], kwargs)
 
 
-def _applied(cls: Any, functions: Mapping[int, Build], count: int) -> Callable[..., Any]:
+def _applied(cls: Any, functions: Mapping[int, Build], count: int, known: Sequence[Any]) -> Callable[..., Any]:
     """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions.
-    `functions` make those of its arguments that a graph can't hold, by position, of its first `count` arguments."""
+    `functions` make those of its arguments that a graph can't hold, by position, of its first `count` arguments;
+    `known` are those that come from outside."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if functions:
@@ -64,6 +70,7 @@ def _applied(cls: Any, functions: Mapping[int, Build], count: int) -> Callable[.
         return cls.apply(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
+    vars(call)["functions"] = known  # which backward may call, too
     return call
 
 

@@ -8,17 +8,20 @@ what they are in eager mode: registered by the generated code, on the leaf itsel
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
+from dynajit.graph.state_snapshot import StateSnapshot
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import asked_first, builtin, models_of, tail_call
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.objects.partials import PartialVal
@@ -56,6 +59,8 @@ def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
     for cell in _variables(hook):
         if tx.may_rebind(cell):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a gradient hook with the variable {cell!r}, which may change")
+    if StateSnapshot(_state_roots(hook)):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "a gradient hook that reads state, which may change until it runs")
     _add_node(tx, tensor, hook)
 
 
@@ -105,6 +110,21 @@ def _variables(hook: Value) -> Iterator[str]:
         for cell in hook.closure:
             if isinstance(cell, CellVal) and isinstance(cell.contents, FunctionVal) and cell.contents is not hook:
                 yield from cell.contents.code.co_freevars
+
+
+def _state_roots(hook: Value, outer: tuple[Value, ...] = ()) -> Iterator[Any]:
+    """What leads to the state that a hook reads. The traced function's own variables don't change any more."""
+    with contextlib.suppress(NotReal):
+        yield hook.real()
+        return
+    parts, closure = hook.children(), getattr(hook, "closure", None)
+    if closure is not None:
+        cells = (types.CellType(types) if cell.real_cell is None else cell.real_cell for cell in closure)
+        yield types.FunctionType(hook.code, hook.globals, closure=tuple(cells))  # type: ignore[attr-defined]
+        parts = [cell.contents for cell in closure if cell.contents is not None]
+    for part in parts:
+        if part is not hook and part not in outer:
+            yield from _state_roots(part, (*outer, hook))
 
 
 def _add_node(tx: Tracer, tensor: TensorVal, hook: Value) -> None:

@@ -27,7 +27,6 @@ from torch.utils._device import _device_constructors
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
-from dynajit.graph.shared_state import watching_kernels
 from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
@@ -44,7 +43,7 @@ from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.tensors.autograd import learn_operator
 from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
-from dynajit.values.tensors.python_code import check_order, note_code
+from dynajit.values.tensors.python_code import check_order, guarding_kernels, note_code
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result
 from dynajit.values.tensors.wrapper_subclass import made_by_graph
 from dynajit.wrappers import is_wrapper
@@ -238,7 +237,7 @@ class _Operation:
 def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """The node, the run on fake tensors, and the model of what it gives."""
     operation = _Operation(tx, op, target, args, kwargs)
-    with watching_kernels(target):
+    with guarding_kernels(tx, target, operation.name):
         result = operation.run()
     raising = operation.notes_of_raising()
     if tx.graph.shapes.unknowns:

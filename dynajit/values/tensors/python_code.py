@@ -7,12 +7,17 @@ before, so that code in the graph may read nothing that the program writes, and 
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from dynajit.graph.shared_state import SharedState, state_of_target
+from dynajit.graph.operator_kernels import state_of_target, traced_kernels, watching_kernels
+from dynajit.graph.shared_state import SharedState
+from dynajit.graph.state_snapshot import StateSnapshot
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer
 
@@ -31,6 +36,24 @@ def note_code(tx: Tracer, target: Any) -> SharedState | None:
             return None
         tx.python_code[target] = found
     return tx.python_code[target]
+
+
+@contextlib.contextmanager
+def guarding_kernels(tx: Tracer, target: Any, name: str) -> Iterator[None]:
+    """Inside, an operator runs on fake tensors. What Python functions read that a backend traces there is guarded.
+
+    Raises:
+        GraphBreak: they change what they read.
+    """
+    with watching_kernels(target) as before:
+        yield
+    if any(each.known and not each.holds() for each in before):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel changes what it reads")
+    if before and target not in tx.python_code:
+        snapshot = StateSnapshot(traced_kernels(target))
+        if snapshot and snapshot.known:
+            source = ConstSource(snapshot, f"what the kernels of {name} read")
+            tx.guard(source, "PREDICATE", StateSnapshot.holds, "has not changed")
 
 
 def out_of_order(tx: Tracer) -> set[Any]:
