@@ -33,4 +33,5 @@ def region(count: int, options: Mapping[str, Any]) -> Callable[..., Sequence[Any
         return torch.utils.checkpoint.checkpoint(function, *inputs[:count], **options)  # type: ignore[no-any-return]
 
     call.__name__ = call.__qualname__ = NAME
+    vars(call)["refuses_grad"] = options.get("use_reentrant") is True  # raises in `torch.autograd.grad`
     return call

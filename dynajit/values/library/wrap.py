@@ -219,6 +219,8 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     """What keeps a tensor out of graphs."""
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
         return "a tensor inside of a functorch transform"
+    if torch._C._functorch.is_legacy_batchedtensor(obj):
+        return "one of gradients that are batched (is_grads_batched)"
     if not has_history(obj):
         return "a view that outlived a write to its base"
     base: Any = type(obj._base) if obj._is_view() else torch.Tensor

@@ -118,6 +118,11 @@ class InstanceDict(AttributeDict):
         return InstanceAttrSource(self.owner_source, name)
 
 
+def _runs_hooks(name: str, real: Any) -> bool:
+    """Whether an attribute is what an autograd node has saved, which hooks of the program's may unpack."""
+    return "saved_" in name and issubclass(type(real), torch.autograd.graph.Node)
+
+
 def _is_writable(found: types.MemberDescriptorType) -> bool:
     """Members of other classes written in C may be read-only, which only writing tells."""
     return issubclass(found.__objclass__, (BaseException, collections.defaultdict)) or "__slots__" in namespace_of(
@@ -309,6 +314,8 @@ class ObjVal(Value):
             if (value := self.slots[name]) is not None:
                 return value
         elif self.real_object is not None:
+            if _runs_hooks(name, self.real_object):
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of an autograd node, which hooks unpack")
             try:
                 return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
             except AttributeError:

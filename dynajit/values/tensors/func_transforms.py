@@ -20,6 +20,7 @@ import torch.autograd.forward_ad
 import torch.autograd.grad_mode
 from torch import fx
 
+from dynajit._C import tensor_is_dual
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import asked_first, builtin, by_tracing, constructor, models_of
@@ -180,10 +181,15 @@ def _operation(target: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Val
     """Functions of a tensor that become nodes, under the first of their names."""
     if not args or not isinstance(args[0], TensorVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target.__name__} of {args[0].describe() if args else ''}")
+    if target in _UNPACKS and any(
+        tensor_is_dual(real) for value in tx.tensors.values() if (real := value.real_tensor) is not None
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "unpack_dual(), where tensors come with tangents from outside")
     return torch_op(tx, "call_function", target, args, kwargs)
 
 
 _OF_LEVELS = ("_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad", "get_unwrapped", "_unwrap_batched")
+_UNPACKS = _both("_unpack_dual", torch._VF)
 for _spellings in (*map(_both, _OF_LEVELS), *(_both(name, torch._VF) for name in ("_make_dual", "_unpack_dual"))):
     builtin(*_spellings)(functools.partial(_operation, _spellings[0]))
 
@@ -252,6 +258,8 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
     if any(value.replacement is not None for value in _tensors(tx, inputs)):
         raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor behind a line that sets its data")
+    if any(getattr(node.target, "refuses_grad", False) for node in tx.graph.graph.nodes):
+        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad beside checkpoint(use_reentrant=True), which refuses it")
     _check_ends(tx, wanted)
     pair = [_listed(tx, outputs), _listed(tx, inputs)]
     return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)

@@ -40,7 +40,7 @@ def set_hooks_refused(message: str | None) -> None:
     if message is None:
         _HOOKS._saved_tensors_hooks_enable()
     else:
-        _HOOKS._saved_tensors_hooks_disable(message)
+        _HOOKS._saved_tensors_hooks_disable(message, False)  # also inside of hooks: it may be to put back what was
 
 
 def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
@@ -127,7 +127,10 @@ def _change(setter: Callable[..., Any], tx: Tracer, *args: Value) -> None:
 
 @builtin(_HOOKS._saved_tensors_hooks_disable)
 def refuse_hooks(tx: Tracer, message: Value) -> Value:
-    return tx.call(tx.from_real(set_hooks_refused), [message], {})
+    made = tx.call(tx.from_real(set_hooks_refused), [message], {})
+    with raising(tx, RuntimeError):
+        _HOOKS._saved_tensors_hooks_disable(message.const())  # raises inside of hooks, having refused further ones
+    return made
 
 
 @builtin(_HOOKS._saved_tensors_hooks_enable)

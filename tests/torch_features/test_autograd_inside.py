@@ -1,0 +1,113 @@
+"""Programs that look into autograd: what it saves, tangents from outside, gradients that nobody uses."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+import dynajit
+
+BACKENDS = ("eager", "aot_eager", "codegen")
+
+
+def _tangent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    primal, tangent = forward_ad.unpack_dual(x)
+    return primal * 2, None if tangent is None else tangent * 3
+
+
+def _tangent_of_a_result(x: torch.Tensor) -> torch.Tensor | None:
+    return forward_ad.unpack_dual(x.sin() * 2).tangent
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_tangent, _tangent_of_a_result])
+@pytest.mark.parametrize("dual_first", [False, True])
+def test_tangents_from_outside_are_unpacked(backend: str, program: Callable[..., Any], dual_first: bool) -> None:
+    compiled = dynajit.compile(program, backend=backend)
+    x, tangent = torch.rand(3), torch.rand(3)
+    with forward_ad.dual_level():
+        for is_dual in (dual_first, not dual_first, True, False):
+            given = forward_ad.make_dual(x, tangent) if is_dual else x
+            torch.testing.assert_close(compiled(given), program(given))
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_gradients_that_are_refused_are_refused_where_nobody_uses_them(used: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        loss = checkpoint(torch.exp, x, use_reentrant=True).sum()
+        gradients = torch.autograd.grad(loss, (x,))
+        return gradients if used else 1
+
+    for function in (program, dynajit.compile(program, backend="eager")):
+        with pytest.raises(RuntimeError, match="is incompatible with"):
+            function(torch.ones(2, requires_grad=True))
+
+
+def test_hooks_unpack_what_is_saved_once_for_each_reading() -> None:
+    unpacked: list[int] = []
+
+    def unpack(saved: torch.Tensor) -> torch.Tensor:
+        unpacked.append(1)
+        return saved
+
+    def program(result: torch.Tensor) -> torch.Tensor:
+        return result.grad_fn._saved_result * 2  # type: ignore[union-attr]
+
+    with saved_tensors_hooks(lambda saved: saved, unpack):
+        result = torch.ones(2, requires_grad=True).exp()
+    compiled = dynajit.compile(program, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(result), result * 2)
+    assert len(unpacked) == 3
+
+
+def test_gradients_that_are_batched() -> None:
+    scale = dynajit.compile(lambda gradient: gradient * 3, backend="eager")
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return scale(gradient)  # type: ignore[no-any-return]
+
+    x = torch.ones(2, requires_grad=True)
+    dynajit.counters.clear()
+    (found,) = torch.autograd.grad(Scaled.apply(x), x, torch.eye(2), is_grads_batched=True)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(found, torch.eye(2) * 3)
+    assert not dynajit.counters["internal_errors"]
+
+
+def test_hooks_are_refused_inside_of_hooks() -> None:
+    """The line raises, and further hooks are refused from then on. What follows breaks the graph, where the state that
+    was there before is put back, and made again."""
+    case = unittest.TestCase()
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, str | None]:
+        with (
+            saved_tensors_hooks(lambda saved: saved, lambda saved: saved),
+            case.assertRaisesRegex(RuntimeError, "not now"),
+            disable_saved_tensors_hooks("not now"),
+        ):
+            x = x * 2
+        return x * 3, torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+
+    compiled = dynajit.compile(program, backend="eager")
+    dynajit.counters.clear()
+    for _ in range(2):
+        found = []
+        for function in (program, compiled):
+            value, refusal = function(torch.ones(2, requires_grad=True))
+            torch._C._autograd._saved_tensors_hooks_enable()
+            found.append((value.tolist(), refusal))
+        assert found[0] == found[1]
+    assert not dynajit.counters["internal_errors"]
