@@ -6,6 +6,7 @@ way in for ordinary tensors, and for operations, which needn't be hidden from to
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -124,7 +125,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """torch's own; the memory of what it makes views of may be smaller by now than when they were taken."""
         before, self._inside, self._converts = (self._inside, self._converts), True, True
         try:
-            return super().from_tensor(*args, **options)
+            with _gradients_read_in_silence():
+                return super().from_tensor(*args, **options)
         finally:
             self._inside, self._converts = before
 
@@ -183,6 +185,17 @@ def modes_left() -> Iterator[None]:
         while torch._C._len_torch_dispatch_stack() > depth:
             torch._C._pop_torch_dispatch_stack(None)
         torch._C._set_only_lift_cpu_tensors(lifting)
+
+
+@contextmanager
+def _gradients_read_in_silence() -> Iterator[None]:
+    """torch reads `grad` of tensors that aren't leaves, too, and hides the warning only where it would be shown."""
+    if not any(action == "error" for action, *_ in warnings.filters):  # filters that change show warnings once more
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        yield
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,19 @@ def test_hooks_unpack_what_is_saved_once_for_each_reading() -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(result), result * 2)
     assert len(unpacked) == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_view", [False, True])
+def test_inputs_with_a_history_where_warnings_are_errors(backend: str, is_view: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    x = torch.ones(3, requires_grad=True).exp()
+    given = x[1:] if is_view else x
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The .grad attribute", UserWarning)
+        torch.testing.assert_close(dynajit.compile(program, backend=backend)(given), program(given))
 
 
 def test_gradients_that_are_batched() -> None:
