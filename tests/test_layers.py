@@ -260,7 +260,6 @@ LONG_FUNCTIONS: set[str] = {
 }
 COMPLEX_FUNCTIONS: set[str] = {
     "dynajit/aot/training/partial_backward.py::partial_backward",
-    "dynajit/capture/capture.py::FrameCapture._call_backend",
     "dynajit/capture/capture.py::FrameCapture._compile",
     "dynajit/codegen/triton/attention.py::_attention_of",
     "dynajit/codegen/triton/printer.py::Printer._needs_wide_indices",
@@ -286,7 +285,7 @@ MAX_FOLDER_LINES = {
     "dynajit/aot": 8661,
     "dynajit/backends": 1779,
     "dynajit/bytecode": 4177,
-    "dynajit/capture": 2770,
+    "dynajit/capture": 2778,
     "dynajit/codegen": 6473,
     "dynajit/exported": 1257,
     "dynajit/graph": 3037,
@@ -306,7 +305,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/objects": 3592,
     "dynajit/values/polyfills": 895,
     "dynajit/values/scalars": 1352,
-    "dynajit/values/tensors": 7055,
+    "dynajit/values/tensors": 7057,
     "dynajit/verify": 322,
 }
 

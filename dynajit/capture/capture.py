@@ -537,13 +537,21 @@ class FrameCapture:
 
     # -- compilation
 
+    def _differentiates_at_once(self, inputs: Sequence[GraphInput]) -> bool:
+        """Whether each operation does more than it gives: computes tangents, or has hooks called with what it saves."""
+        return any(map(_is_dual, inputs)) or (self.user_hooks and any(map(_needs_grad, inputs)))
+
+    def _runs_more(self, tx: Interpreter) -> bool:
+        """Whether a graph is run of which nothing is returned."""
+        return _mutates(tx) or self._differentiates_at_once(tx.graph.inputs)
+
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         keep_in_order(tx)
         outputs = emission.outputs()
         emission.make_calls(late=False)
         graph = tx.graph
         module, called = None, None
-        if graph.op_count and (outputs or graph.impure or graph.checks or graph.may_raise() or _mutates(tx)):
+        if graph.op_count and (outputs or graph.impure or graph.checks or graph.may_raise() or self._runs_more(tx)):
             module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
@@ -637,7 +645,7 @@ class FrameCapture:
         quiet = bool(tx.overrides.entered[1]) or any(map(overrides.overriding, kinds))
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
-        as_captured = any(map(_is_dual, inputs)) or (self.user_hooks and any(map(_needs_grad, inputs)))
+        as_captured = self._differentiates_at_once(inputs)
         backend = _as_captured if as_captured else self.session.choices.backend
         every = self.session.choices.verify or config.verify
         original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given

@@ -69,6 +69,50 @@ def test_hooks_unpack_what_is_saved_once_for_each_reading() -> None:
     assert len(unpacked) == 3
 
 
+def test_detaching_leaves_views_their_base() -> None:
+    def program(x: torch.Tensor) -> tuple[bool, ...]:
+        y = x * 1
+        view = y.narrow(0, 1, 1)
+        y.detach_()
+        return y.requires_grad, view.requires_grad, view.grad_fn is not None, view._base is y
+
+    x = torch.ones(2, requires_grad=True)
+    assert dynajit.compile(program, backend="eager")(x) == program(x) == (False, True, True, True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_see_what_nobody_uses(backend: str) -> None:
+    packed: list[int] = []
+
+    def pack(saved: torch.Tensor) -> torch.Tensor:
+        packed.append(1)
+        return saved
+
+    def program(x: torch.Tensor) -> int:
+        x.sin()
+        return x.shape[0]
+
+    with saved_tensors_hooks(pack, lambda saved: saved):
+        for function in (program, dynajit.compile(program, backend=backend)):
+            packed.clear()
+            assert [function(torch.ones(2, requires_grad=True)) for _ in range(2)] == [2, 2]
+            assert len(packed) == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tangents_that_there_are_not_are_refused(backend: str) -> None:
+    def program(x: torch.Tensor) -> int:
+        torch.igamma(x, x)
+        return x.shape[0]
+
+    x = torch.ones(2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        for function in (program, dynajit.compile(program, backend=backend)):
+            with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)forward AD|derivative"):
+                function(dual)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_view", [False, True])
 def test_inputs_with_a_history_where_warnings_are_errors(backend: str, is_view: bool) -> None:

@@ -375,6 +375,8 @@ class TensorVal(Value):
         """Of what the graph computes: from here on it stands for what `detach` gives."""
         if not self._may_stand_for_another(tx) or self.fake._is_view() or args or kwargs:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
+        if any(other.fake._base is self.fake for other in tx.tensors.values() if other is not self):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ of a tensor with views, whose base it stays")
         if self.fake.requires_grad:
             value = tx.torch_op("call_method", "detach", [self], {})
             assert isinstance(value, TensorVal)
