@@ -73,6 +73,9 @@ class SetLike(Value):
         # with a view of keys or items it is a set, whatever the other is
         first, second = (SetVal.of(tx, tx.unpack_set(side)) for side in (self, right))
         made: Any = SET_METHODS[_SET_OPERATORS[symbol]](tx, first, second)
+        if symbol == "&":
+            given = _looked_for(self.py_type(), right.py_type(), first.entries, second.entries)
+            made.entries = {key: member for key, member in given.items() if key in made.entries}
         made.history = self.as_operand(first.entries).then(symbol, right.as_operand(second.entries))
         return cast(SetVal, made).placed(tx)
 
@@ -98,6 +101,16 @@ class SetLike(Value):
         inner, outer = (other, self) if symbol in (">", ">=") or view_answers else (self, other)
         fits = tx.holds(self.length(tx), symbol, other.length(tx))
         return fits and all(outer.contains(tx, each) for each in tx.unpack_set(inner))
+
+
+def _looked_for(kind: type, other: type, ours: dict[Any, Value], theirs: dict[Any, Value]) -> dict[Any, Value]:
+    """Of two operands of `&`, of which at least one is a view: the members that CPython looks for in the other one. Of
+    equal members these are in the result."""
+    if kind in (set, frozenset):
+        return _looked_for(other, kind, theirs, ours)
+    if other is set:
+        return ours if len(ours) <= len(theirs) else theirs
+    return ours if other is not frozenset and len(theirs) > len(ours) else theirs
 
 
 def _set_like(tx: Tracer, value: Value) -> SetLike | None:
@@ -172,6 +185,10 @@ class SetVal(SetLike):
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         return item.hash_key(tx) in self.entries
+
+    def add_alone(self, tx: Tracer, item: Value) -> bool:
+        """Add a member if nothing has to be known of the others; whether that was so."""
+        return False
 
     def ordered(self) -> list[Value]:
         """Items in the order in which the real set would give them, where that is known."""
@@ -331,6 +348,8 @@ set_method = entering(SET_METHODS)
 
 @set_method
 def add(tx: Tracer, self: SetVal, item: Value) -> None:
+    if self.add_alone(tx, item):
+        return
     hashed = item.hash_key(tx)
     if hashed not in self.entries:
         if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):

@@ -89,3 +89,16 @@ def test_a_copy_of_a_subclass_is_another_object(members: tuple[Any, ...]) -> Non
 
     plain, compiled = (fn(torch.ones(2), Frozen(members))[1] for fn in (program, dynajit.compile(program)))
     assert repr(plain) == repr(compiled)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (3, 1), (3, 3)])
+def test_of_equal_members_that_of_the_operand_that_is_looked_through(kind: Any, sizes: tuple[int, int]) -> None:
+    def f(x: Any, n: int, m: int, made: Any) -> Any:
+        view, other = dict.fromkeys(range(n)).keys(), made([float(i) for i in range(m)])
+        other = other.keys() if hasattr(other, "keys") else other
+        found, swapped = view & other, other & view
+        return x, sorted(map(repr, found)), sorted(map(repr, swapped))
+
+    x = torch.ones(2)
+    assert dynajit.compile(f, backend="eager")(x, *sizes, kind)[1:] == f(x, *sizes, kind)[1:]
