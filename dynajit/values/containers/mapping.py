@@ -27,6 +27,7 @@ from dynajit.values.containers.rebuild_containers import (
 from dynajit.values.containers.sequence import Lazy
 from dynajit.values.containers.set_history import History, view_of
 from dynajit.values.containers.sets import SetLike, SetVal
+from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.registry import Model, entering
@@ -56,6 +57,7 @@ class DictVal(Value):
         self.entries: dict[Any, tuple[Value, Any]] = {}
         self.complete = real_dict is None
         self.written: dict[Any, None] = {}  # while not complete
+        self.has_varying_keys = False  # among the entries
         self.iterated = False
         # how often keys were taken away: where the rest stands in the real table is not known from then on
         self.removals = 0
@@ -67,7 +69,33 @@ class DictVal(Value):
 
     def lookup(self, tx: Tracer, key: Value) -> Value | None:
         """The value at `key`, or None; guards presence or absence."""
-        return self.lookup_hashed(tx, key.hash_key(tx), key)
+        return self.lookup_hashed(tx, self._hash_of(tx, key), key)
+
+    def _hash_of(self, tx: Tracer, key: Value, writes: bool = False) -> Any:
+        """The key's hash key, or what stands for it if it varies; `writes`: it is going to be written."""
+        if self.complete or self.iterated or type(self) is not DictVal or self._compares_itself():
+            return key.hash_key(tx)
+        found = varying_key(tx, self.source, key)
+        if found is None and not self.has_varying_keys:
+            return key.hash_key(tx)
+        hashed = key.hash_key(tx) if found is None else found
+        for other, (other_key, _) in list(self.entries.items()):
+            concerned = other != hashed and (writes or other in self.written)
+            if concerned and VaryingKey in (type(other), type(hashed)) and not differ(tx, key, other_key):
+                self._settle(tx)
+                return key.hash_key(tx)
+        return hashed
+
+    def _settle(self, tx: Tracer) -> None:
+        """Depend on which keys they are that vary."""
+        if not self.has_varying_keys:
+            return
+        tx.journal.set_attr(self, "has_varying_keys", False)
+        settled = {
+            hashed: self.entries[hashed][0].hash_key(tx) for hashed in self.entries if type(hashed) is VaryingKey
+        }
+        for table in (self.entries, self.written):
+            tx.journal.replace_all(table, {settled.get(hashed, hashed): value for hashed, value in table.items()})
 
     def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
         entry = self.entries.get(hashed)
@@ -75,6 +103,8 @@ class DictVal(Value):
             return self._resolve(tx, hashed, entry)
         if self.complete:
             return None
+        if type(hashed) is VaryingKey:
+            return self._lookup_varying(tx, hashed)
         real_key = self._real_key(hashed)
         if real_key is None:
             self.materialise(tx)
@@ -86,11 +116,31 @@ class DictVal(Value):
         self._set_entry(tx, hashed, (key, value))
         return value
 
-    def _real_key(self, hashed: Any) -> tuple[Any] | None:
-        """The real key of a hash key, if it is one that a guard can hold, and looking for it runs nobody's code."""
+    def _lookup_varying(self, tx: Tracer, hashed: VaryingKey) -> Value | None:
+        if not self._has_varying(tx, hashed):
+            return None
+        found = dict.__getitem__(self.real_dict, hashed.hint)
+        tx.seen.made_anew.add(hashed.getitem)
+        if type(found) in (int, float):
+            tx.seen.expect(hashed.getitem)
+        value = tx.wrap(found, hashed.getitem)
+        self._set_entry(tx, hashed, (hashed.value, value))
+        return value
+
+    def _has_varying(self, tx: Tracer, hashed: VaryingKey) -> bool:
+        found = dict.__contains__(self.real_dict, hashed.hint)
+        tx.guard(hashed.contains, "EQUALS", found)
+        return found
+
+    def _compares_itself(self) -> bool:
+        """Whether looking for a key runs the code of one that is there."""
         if self._runs_code is None:
             self._runs_code = any(map(_compares_itself, set(map(type, dict.keys(self.real_dict)))))
-        if self._runs_code:
+        return self._runs_code
+
+    def _real_key(self, hashed: Any) -> tuple[Any] | None:
+        """The real key of a hash key, if it is one that a guard can hold, and looking for it runs nobody's code."""
+        if self._compares_itself():
             return None
         if is_literal(hashed) or isinstance(hashed, type) or (callable(hashed) and not isinstance(hashed, Value)):
             return (hashed,)
@@ -103,6 +153,8 @@ class DictVal(Value):
 
     def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
         tx.journal.set_item(self.entries, hashed, entry)
+        if type(hashed) is VaryingKey:
+            tx.journal.set_attr(self, "has_varying_keys", True)
 
     def _resolve(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> Value:
         key, value = entry
@@ -115,6 +167,7 @@ class DictVal(Value):
         """Depend on all keys and their order."""
         if self.complete:
             return
+        self._settle(tx)
         check_growth(tx, self.source, dict.__len__)
         pairs = self._real_items()
         tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
@@ -192,7 +245,7 @@ class DictVal(Value):
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
             count = outside_length(tx, dict.__len__(self.real_dict), self.source, dict.__len__)
-            more = sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written)
+            more = sum(not dict.__contains__(self.real_dict, _plain(hashed)) for hashed in self.written)
             return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
         return ConstVal(len(self.entries))
 
@@ -206,11 +259,13 @@ class DictVal(Value):
         if type(item) is UnreadConst and not (self.complete or self.entries or dict.__len__(self.real_dict)):
             tx.guard(self.source, "LEN", 0)  # whatever number or text it is
             return False
-        hashed = item.hash_key(tx)
+        hashed = self._hash_of(tx, item)
         if hashed in self.entries:
             return True
         if self.complete:
             return False
+        if type(hashed) is VaryingKey:
+            return self._has_varying(tx, hashed)
         real_key = self._real_key(hashed)
         if real_key is None:
             self.materialise(tx)
@@ -240,7 +295,7 @@ class DictVal(Value):
             tx.journal.touch(self)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        hashed = key.hash_key(tx)
+        hashed = self._hash_of(tx, key, writes=True)
         if self._write_alone(tx, hashed, key, value):
             return
         self.mutate(tx)
@@ -256,15 +311,18 @@ class DictVal(Value):
 
     def _write_alone(self, tx: Tracer, hashed: Any, key: Value, value: Value) -> bool:
         """Write one key, depending on nothing but whether it is there, if all keys don't have to be known for it."""
-        if self.complete or self.iterated or type(self) is not DictVal or self._real_key(hashed) is None:
+        if self.complete or self.iterated or type(self) is not DictVal:
+            return False
+        if type(hashed) is not VaryingKey and self._real_key(hashed) is None:
             return False
         if hashed in self.entries:
             check_dropped(self.entries[hashed][1])
         elif self.contains(tx, key):
-            check_dropped(Lazy(dict.__getitem__(self.real_dict, hashed), None))
+            check_dropped(Lazy(dict.__getitem__(self.real_dict, _plain(hashed)), None))
         tx.journal.touch(self)
         tx.journal.set_item(self.written, hashed, None)
-        self._set_entry(tx, hashed, (key, value))
+        old = self.entries.get(hashed)
+        self._set_entry(tx, hashed, (old[0] if old else key, value))
         return True
 
     def delitem(self, tx: Tracer, key: Value) -> None:
@@ -389,6 +447,11 @@ class OverlaidDict(DictVal):
         if self.changed(tx, None) is not None:
             self.unsupported("reading all of it after a change")
         return super().length(tx)
+
+
+def _plain(hashed: Any) -> Any:
+    """The real key of one that a guard can hold, at the call at hand."""
+    return hashed.hint if type(hashed) is VaryingKey else hashed
 
 
 def _compares_itself(cls: type) -> bool:

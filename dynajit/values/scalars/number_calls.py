@@ -28,7 +28,7 @@ MAX_COMPUTED = 128
 _NUMBER_TYPES = frozenset({int, float})
 _RESULTS = (int, float, complex, bytes, str, tuple)
 # as many numbers a call may follow from: it is looked at in each check of the guards
-_MAX_NUMBERS = 16
+MAX_NUMBERS = 16
 _OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "abs", "and_", "or_", "xor", "invert"),
     *("rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
@@ -155,7 +155,7 @@ class NumberCall:
         name = f"given_{len(self.known)}"
         known = self.known[name] = value.const()
         # Python shows no integer of many digits in base ten
-        return name, _escaped(hex(known) if type(known) is int and symbols.is_large(known) else repr(known))
+        return name, escaped(hex(known) if type(known) is int and symbols.is_large(known) else repr(known))
 
     def _listed(self, items: Sequence[Value], *parts: tuple[str, str]) -> tuple[str, str] | None:
         """A list of these items, behind other parts."""
@@ -203,7 +203,7 @@ def called_on_number(
         before = f"{key}=" if isinstance(key, str) else ""
         texts.append(before + text)
         shown.append(before + seen)
-    if not 1 <= len(call.numbers) <= _MAX_NUMBERS:
+    if not 1 <= len(call.numbers) <= MAX_NUMBERS:
         return None
     names, numbers = ", ".join(call.numbers), [*call.numbers.values()]
     many = len(numbers) > 1
@@ -216,13 +216,13 @@ def called_on_number(
     text = f"{_name(fn)}({', '.join(shown)})"
     if many:
         function = eval(f"lambda numbers: (lambda {names}: {code})(*numbers)", call.known)
-        text = _escaped(text.format(*(source.name() for source, _ in numbers)))
+        text = escaped(text.format(*(source.name() for source, _ in numbers)))
     _C.mark_ours(function.__code__)
     base = TogetherSource([source for source, _ in numbers]) if many else numbers[0][0]
     return found, CallSource(base, function, text)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 

@@ -22,15 +22,15 @@ class UnreadCall(Unread):
 
     def __init__(self, tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], kind: type) -> None:
         super().__init__(tx, kind)
-        self._function = function
+        self.function = function
         self._parts = list(parts)
 
     def read(self) -> Any:
-        return self._function(*(part.const() for part in self._parts))
+        return self.function(*(part.const() for part in self._parts))
 
     @property
     def hint(self) -> Any:
-        return self.value if self.is_read else self._function(*map(_hint, self._parts))
+        return self.value if self.is_read else self.function(*map(_hint, self._parts))
 
     def describe(self) -> str:
         return f"a {self._kind.__name__} made of values from outside"
@@ -39,7 +39,7 @@ class UnreadCall(Unread):
         return self._parts
 
     def rebuild(self, out: Any) -> None:
-        out.call_on(self._function, *self._parts)
+        out.call_on(self.function, *self._parts)
 
 
 def is_unread(value: Value) -> bool:

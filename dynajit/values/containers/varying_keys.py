@@ -1,0 +1,112 @@
+"""Keys of a dictionary that are other numbers or texts at each call: `history[step]`, `seen[f"{name}/{step}"]`.
+
+In: a dictionary from outside of which nothing depends on all its keys, and a key that is computed of numbers that vary.
+Out: `VaryingKey`, which stands for the key in the model's tables. Whether the real dictionary has the key is guarded as
+what a function of the dictionary and the numbers gives, and the value is read by such a function: nothing depends on
+which key it is. Members of a set are such keys, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.guards.source import CallSource, Source, TogetherSource
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.number_calls import MAX_NUMBERS, NumberCall, escaped, varies
+from dynajit.values.scalars.unread import UnreadCall
+
+_KEYS = (int, float, str)
+# classes of which no two objects are equal, if both are of different rows
+_UNLIKE = ({int, float, bool}, {str}, {tuple}, {type(None)})
+
+
+class VaryingKey:
+    """Stands for such a key. Two are equal if they are written alike.
+
+    Attributes:
+        value: the key's model.
+        hint: the key of the call at hand.
+        contains, getitem: the sources of whether the dictionary, or set, has the key, and of what is there.
+    """
+
+    __slots__ = ("contains", "getitem", "hint", "text", "value")
+
+    def __init__(self, kind: Any, source: Source, value: Value, call: NumberCall, code: str, shown: str) -> None:
+        names, places = ", ".join(call.numbers), [source for source, _ in call.numbers.values()]
+        make: Callable[..., Any] = eval(f"lambda {names}: {code}", call.known)
+        self.value = value
+        self.hint = make(*(hint for _, hint in call.numbers.values()))
+        self.text = escaped(shown.format(*(source.name() for source in places)))
+        base = TogetherSource([source, *places])
+        known = {"find": kind.__contains__, "get": dict.__getitem__, **call.known}
+        self.contains = self._found(base, f"lambda found: (lambda table, {names}: find(table, {code}))(*found)", known)
+        self.getitem = self._found(base, f"lambda found: (lambda table, {names}: get(table, {code}))(*found)", known)
+
+    def _found(self, base: Source, code: str, known: dict[str, Any]) -> CallSource:
+        function = eval(code, known)
+        _C.mark_ours(function.__code__)
+        return CallSource(base, function, f"{'has' if 'find(' in code else 'item'} {self.text} of {{}}")
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is VaryingKey and other.text == self.text
+
+
+def varying_key(tx: Tracer, source: Source, key: Value, kind: type = dict) -> VaryingKey | None:
+    """What stands for the key in a dictionary, or a set, that is there; None if the key itself is needed."""
+    if tx.static_numbers or not _may_vary(tx, key):
+        return None
+    call = NumberCall(tx, hash)
+    written = _written(tx, call, key)
+    if written is None or not 1 <= len(call.numbers) < MAX_NUMBERS:
+        return None
+    return VaryingKey(kind, source, key, call, *written)
+
+
+def differ(tx: Tracer, key: Value, other: Value) -> bool:
+    """Whether two keys, of which one varies, are known to be different ones; of numbers that is guarded."""
+    kinds = {key.py_type(), other.py_type()}
+    if kinds == {int} or (kinds == {str} and not _may_vary(tx, key) and not _may_vary(tx, other)):
+        return not tx.equal(key, other)
+    if kinds == {tuple}:
+        parts, others = tx.unpack(key), tx.unpack(other)
+        return len(parts) != len(others) or any(differ(tx, *pair) for pair in zip(parts, others, strict=True))
+    return kinds <= set().union(*_UNLIKE) and not any(kinds <= row for row in _UNLIKE)
+
+
+def _parts(tx: Tracer, key: Value) -> Sequence[Value] | None:
+    """What a text is made of that nothing depends on yet, or the items of a tuple; None for any other key."""
+    if type(key) is UnreadCall:
+        return None if key.is_read else key.children()
+    return tx.unpack(key) if key.py_type() is tuple else None
+
+
+def _may_vary(tx: Tracer, key: Value) -> bool:
+    parts = _parts(tx, key)
+    if parts is not None:
+        return any(_may_vary(tx, part) for part in parts)
+    return key.py_type() in _KEYS and varies(key)
+
+
+def _written(tx: Tracer, call: NumberCall, key: Value) -> tuple[str, str] | None:
+    """How the key is written in code and in messages, as `NumberCall.argument`."""
+    parts = _parts(tx, key)
+    if parts is None:
+        return call.argument(key) if key.py_type() in (*_KEYS, type(None)) else None
+    found = [_written(tx, call, part) for part in parts]
+    if None in found:
+        return None
+    name = shown = ""
+    if type(key) is UnreadCall:
+        name = f"made_{len(call.known)}"
+        call.known[name] = key.function
+        shown = escaped(repr(getattr(key.function, "__self__", None)) + key.function.__name__)
+    text, seen = ("".join(f"{each}, " for each in column) for column in zip(*filter(None, found), strict=True))
+    return f"{name}({text})", f"{shown}({seen})"
+
+
+__all__ = ["VaryingKey", "differ", "varying_key"]
