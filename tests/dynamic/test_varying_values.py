@@ -116,6 +116,16 @@ def printed(x: Tensor, text: str) -> Tensor:
     return y * 2
 
 
+def arrays(x: Tensor, i: int) -> tuple[Any, ...]:
+    return x.sum() + torch.from_numpy(numpy.array([i, 0.5])), numpy.array((i, 3, i * i)) + 1
+
+
+def keyed(x: Tensor, table: dict[Any, Any], i: int) -> tuple[Any, ...]:
+    table[i] = x * 2
+    table[f"{i}", i] = x + table[i]
+    return table[f"{i}", i], len(table)
+
+
 # name -> the program, and from a number what it is called with
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "int times": (lambda x, i: x * i, lambda i: (X, i)),
@@ -154,6 +164,12 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
     "float in tensor": (lambda x, f: x * torch.tensor(f), lambda i: (X, i * 1e38)),
     "float decides": (lambda x, f: x * 2 if f > 5 else x * 3, lambda i: (X, i + 0.1)),
     "NumPy array": (lambda x, a: x + torch.from_numpy(a), lambda i: (X, numpy.full(8, i, dtype=numpy.float32))),
+    "NumPy array of numbers": (arrays, lambda i: (X, i)),
+    "key": (lambda x, d, i: d.get(i, x) + 1, lambda i: (X, {4: full(i), 2: full(0)}, i)),
+    "key that is set": (keyed, lambda i: (X, dict.fromkeys(range(i)), i)),
+    "member": (lambda x, s, i: x + (i in s), lambda i: (X, {0} | set(range(50, 50 + i)), i)),
+    "stack": (lambda x, s: x * s.pop() + s.pop(), lambda i: (X, [0.5] * i)),
+    "queue": (lambda x, s: x * s.pop(0) + s[0], lambda i: (X, [0.5] * i)),
     "text, not read": (lambda x, s: x + 1, lambda i: (X, f"n{i}")),
     "text, handed on": (lambda x, s: (x + 1, s), lambda i: (X, f"n{i}")),
     "text in text": (lambda x, s: (x + 1, f"{s}!"), lambda i: (X, f"n{i}")),

@@ -1,12 +1,14 @@
 """Containers from outside whose length nothing depends on yet.
 
 In: a real list and its source. Out: `OutsideList`, a `ListVal` that records the guard on the length when its items are
-first asked for. What is only appended to, as loops do with the list they fill, fits lists of every length.
+first asked for. What is only appended to, as loops do with the list they fill, and taken from at its ends, as from a
+stack or a queue, fits lists of every length.
 `outside_length` is the length alone: a number that varies once it has been seen to.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from dynajit.graph.seen import is_argument
 from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import check_length
-from dynajit.values.containers.sequence import Lazy, ListVal
+from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
 from dynajit.values.scalars.number_calls import MAX_COMPUTED
@@ -63,6 +65,7 @@ class OutsideList(ListVal):
         self.source: Source = source
         self._items: list[Any] | None = None  # None while nothing depends on the length
         self._added: list[Value] = []  # appended until then
+        self._taken = (0, 0)  # how many items of the real list were taken until then, from its start and its end
 
     @property
     def items(self) -> list[Any]:  # type: ignore[override]
@@ -73,7 +76,8 @@ class OutsideList(ListVal):
             self._tx.seen.number(length_source(self.source, list.__len__), count)
             self._tx.guard(self.source, "LEN", count)
             found = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
-            self._tx.journal.set_attr(self, "_items", [*found, *self._added])
+            start, end = self._taken
+            self._tx.journal.set_attr(self, "_items", [*found[start : count - end], *self._added])
         return self._items  # type: ignore[return-value]
 
     def _place(self, index: int) -> Source:
@@ -83,7 +87,7 @@ class OutsideList(ListVal):
         """The real list, its source and what is behind its items by now, if nothing depends on the length, and that was
         another one at an earlier capture."""
         length = length_source(self.source, list.__len__)
-        if self._items is not None or self._tx.static_numbers:
+        if self._items is not None or self._tx.static_numbers or any(self._taken):
             return None
         count = list.__len__(self._real)
         if not self._tx.seen.number(length, count):
@@ -95,8 +99,12 @@ class OutsideList(ListVal):
         return self._real, self.source, self._added
 
     def truth(self, tx: Tracer) -> bool:
-        if self._items is not None or self._added:
-            return bool(self._items or self._added)
+        if self._items is not None:
+            return bool(self._items)
+        if self._added:
+            return True
+        if any(self._taken):
+            return self._has_more(1)
         filled = is_filled(self._real)
         tx.guard(CallSource(self.source, is_filled, "bool({})"), "EQUALS", filled)
         return filled
@@ -105,15 +113,41 @@ class OutsideList(ListVal):
         if self._items is not None:
             return super().length(tx)
         count = outside_length(tx, list.__len__(self._real), self.source, list.__len__)
-        return count.operate(tx, operator.add, [count, ConstVal(len(self._added))]) if self._added else count
+        more = len(self._added) - sum(self._taken)
+        return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
+
+    def _has_more(self, count: int) -> bool:
+        """Whether so many items of the real list are left, guarded."""
+        at_least = sum(self._taken) + count
+        source = CallSource(self.source, functools.partial(_is_as_long, at_least), f"len({{}}) >= {at_least}")
+        found = _is_as_long(at_least, self._real)
+        self._tx.guard(source, "EQUALS", found)
+        return found
+
+    def take(self, tx: Tracer, at_start: bool) -> Value | None:
+        """`pop(0)` or `pop()`; None if it can't be done without the length."""
+        if self._items is not None or self.raw or not (self._added or self._has_more(1)):
+            return None
+        if self._added and not (at_start and self._has_more(1)):
+            added = list(self._added)
+            item = added.pop(0 if at_start else -1)
+            tx.journal.touch(self)
+            tx.journal.replace_all(self._added, added)
+            return item
+        start, end = self._taken
+        index = start if at_start else -1 - end
+        tx.journal.touch(self)
+        tx.journal.set_attr(self, "_taken", (start + at_start, end + (not at_start)))
+        return tx.wrap(list.__getitem__(self._real, index), self._place(index))
 
     @property
     def first_items(self) -> list[Any]:
         """The first two, as a hint that nothing is to rely on."""
         if self._items is not None:
             return self._items[:2]
-        found = [Lazy(item, None) for item in itertools.islice(list.__iter__(self._real), 2)]
-        return [*found, *self._added][:2]
+        start, end = self._taken
+        rest = itertools.islice(list.__iter__(self._real), start, min(start + 2, list.__len__(self._real) - end))
+        return [*(Lazy(item, None) for item in rest), *self._added][:2]
 
     def append(self, tx: Tracer, item: Value) -> None:
         if self._items is not None:
@@ -137,7 +171,9 @@ class OutsideList(ListVal):
                 return self._added[index]
             if index < 0:
                 index += len(self._added)
-            if -count <= index < count:
+            needed = index + 1 if index >= 0 else -index
+            if self._has_more(needed) if any(self._taken) else needed <= count:
+                index += self._taken[0] if index >= 0 else -self._taken[1]
                 return tx.wrap(list.__getitem__(self._real, index), self._place(index))
         return super().getitem(tx, key)
 
@@ -147,5 +183,29 @@ class OutsideList(ListVal):
     def emit_effect(self, out: Any) -> None:
         if self._items is not None:
             super().emit_effect(out)
+        elif any(self._taken):
+            out.run(_take_and_extend, self.source, *map(ConstVal, self._taken), *self._added)
         else:
             out.run(list.extend, self.source, self._added)
+
+
+def _is_as_long(count: int, real: list[Any]) -> bool:
+    return list.__len__(real) >= count
+
+
+def _take_and_extend(real: list[Any], start: int, end: int, *added: Any) -> None:
+    """In generated code: take so many items from the start and the end, then add these."""
+    list.__delitem__(real, slice(0, start))
+    list.__delitem__(real, slice(list.__len__(real) - end, None))
+    list.extend(real, added)
+
+
+@list_method
+def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
+    """Of a list from outside at either end without its length."""
+    known = -1 if index is None else index.value if type(index) is ConstVal and type(index.value) is int else None
+    found = self.take(tx, known == 0) if type(self) is OutsideList and known in (-1, 0) else None
+    return found if found is not None else _pop(tx, self, *([] if index is None else [index]))
+
+
+_pop = real_method("pop", changes=True)

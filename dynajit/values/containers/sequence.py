@@ -606,7 +606,7 @@ def real_method(name: str, changes: bool = False, compares: bool = False) -> Cal
     return model
 
 
-LIST_METHODS.update({name: real_method(name, changes=True) for name in ("clear", "insert", "pop", "reverse")})
+LIST_METHODS.update({name: real_method(name, changes=True) for name in ("clear", "insert", "reverse")})
 LIST_METHODS.update({name: real_method(name, compares=True) for name in ("index", "count")})
 LIST_METHODS["copy"] = real_method("copy")
 LIST_METHODS["remove"] = real_method("remove", changes=True, compares=True)

@@ -12,8 +12,12 @@ from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import arrays, graph_arrays, numpy_numbers
 from dynajit.values.tensors.tensor import TensorVal
+
+_LARGE = 1 << 62
 
 
 @models_of(*arrays.SCALARS)
@@ -53,7 +57,22 @@ def _maker(fn: Any, tx: Tracer, /, obj: Value, *args: Value, **kwargs: Value) ->
         obj = graph_arrays.of_tensor(obj)
     if graph_arrays.holds([obj]):
         return graph_arrays.call(tx, fn, [obj, *args], kwargs)
+    if not args and not kwargs and _vary(tx, obj):
+        dtype = torch.float64 if any(item.py_type() is float for item in tx.unpack(obj)) else torch.int64
+        made = tx.call(tx.from_real(torch.tensor), [obj], {"dtype": ConstVal(dtype)})
+        assert isinstance(made, TensorVal)
+        return graph_arrays.compute(tx, numpy.copy, "copy", [graph_arrays.of_tensor(made)], {})
     return arrays.compute(tx, fn, [obj, *args], kwargs)
+
+
+def _vary(tx: Tracer, value: Value) -> bool:
+    """Whether it is a list of Python's numbers of which some vary. Of larger integers NumPy makes objects."""
+    items = tx.unpack(value) if value.py_type() in (list, tuple) else []
+    varying = [item for item in items if type(item) is SymVal]
+    if not varying or any(item.py_type() not in (int, float) for item in items):
+        return False
+    numbers = [item.number if type(item) is SymVal else item.const() for item in items]
+    return all(item.varies for item in varying) and all(decide(tx.graph, bool, abs(n) < _LARGE) for n in numbers)
 
 
 @builtin(torch.from_numpy)

@@ -1,4 +1,7 @@
-"""Dictionaries and sets with keys that are others at each call: compiled twice, and the same as eager."""
+"""Containers that are others at each call: compiled twice, and the same as eager.
+
+Dictionaries and sets whose keys vary, lists that are taken from at their ends.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def shown(value: Any) -> Any:
 def outcome(fn: Callable[..., Any], *args: Any) -> Any:
     try:
         return shown(fn(*args))
-    except KeyError as error:
+    except (KeyError, IndexError, RuntimeError) as error:
         return repr(error)
 
 
@@ -136,6 +139,33 @@ def test_the_first_of_two_equal_keys_stays() -> None:
     captures(f, dict)
 
 
+def test_a_stack_and_a_queue() -> None:
+    def f(s: Any, x: Any) -> Any:
+        last, first = s.table.pop(), s.table.pop(0)
+        s.table.append(last + s.table[-1] - s.table[0])
+        s.n += 1
+        return x * last + first, bool(s.table)
+
+    assert sum(captures(f, lambda: [float(i) for i in range(40)])[3:]) == 0
+
+
+def test_a_list_is_emptied_after_it_grew() -> None:
+    def f(s: Any, x: Any) -> Any:
+        s.table.append(x)
+        s.table.clear()
+        return x, bool(s.table), 1 if s.table else 2
+
+    captures(f, list)
+
+
+def test_a_list_that_runs_empty() -> None:
+    def f(s: Any, x: Any) -> Any:
+        s.n += 1
+        return x + s.table.pop(0) if s.table else x, len(s.table)
+
+    captures(f, lambda: [1.0, 2.0, 3.0])
+
+
 KEYS = (
     *("s.n", "s.n + 1", "s.n % 3", "2", "0", "f'k{s.n}'", "'k2'", "(s.n, 'a')", "(3, 'a')", "1.0", "True"),
     *("float(s.n)", "s.f", "None", "-s.n", "len(s.table)", "str(s.n)"),
@@ -152,6 +182,12 @@ ON_DICTS = (
 ON_SETS = (
     *("s.table.add({k})", "if {k} not in s.table: s.table.add({k})", "s.table.discard({k})", "s.table.remove({k})"),
     *("s.table |= {{{k}}}", "out.append(s.table == {{{k}}})", "s.table.update([{k}, 3])"),
+)
+ON_LISTS = (
+    *("out.append(s.table.pop())", "out.append(s.table.pop(0))", "s.table.append({v})", "s.table.extend([{v}, s.n])"),
+    *("out.append(s.table[-1])", "out.append(s.table[0])", "out.append(s.table[1])", "out.append(s.table[-2])"),
+    *("s.table.insert(0, {v})", "if s.table: out.append(s.table.pop())", "if len(s.table) > 2: s.table.pop(0)"),
+    *("out.append(s.table.pop(1))", "s.table += [{v}]", "for item in s.table[:2]: out.append(item)"),
 )
 
 
@@ -172,3 +208,4 @@ def random_program(seed: int, operations: tuple[str, ...]) -> Any:
 def test_random_programs(seed: int) -> None:
     captures(random_program(seed, ON_DICTS), random.Random(seed).choice((dict, lambda: {0: 1.5, "k2": 3})))
     captures(random_program(seed, ON_SETS), random.Random(seed).choice((set, lambda: {0, 5})))
+    captures(random_program(seed, ON_LISTS), random.Random(seed).choice((list, lambda: [*range(12)])))
