@@ -59,8 +59,7 @@ def _maker(fn: Any, tx: Tracer, /, obj: Value, *args: Value, **kwargs: Value) ->
         return graph_arrays.call(tx, fn, [obj, *args], kwargs)
     if not args and not kwargs and _vary(tx, obj):
         dtype = torch.float64 if any(item.py_type() is float for item in tx.unpack(obj)) else torch.int64
-        made = tx.call(tx.from_real(torch.tensor), [obj], {"dtype": ConstVal(dtype)})
-        assert isinstance(made, TensorVal)
+        made: Any = tx.call(tx.from_real(torch.tensor), [obj], {"dtype": ConstVal(dtype)})
         return graph_arrays.compute(tx, numpy.copy, "copy", [graph_arrays.of_tensor(made)], {})
     return arrays.compute(tx, fn, [obj, *args], kwargs)
 

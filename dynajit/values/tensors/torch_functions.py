@@ -30,6 +30,7 @@ _NAMESPACES: tuple[Any, ...] = (
     _TORCH_C._linalg,
     _TORCH_C._fft,
     _TORCH_C._special,
+    _TORCH_C._sparse,
     torch.functional,
     torch.nn.functional,
 )
