@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from dynajit import _C
 from dynajit.bytecode import Segments, build_iteration
-from dynajit.values.objects.suspended_generator import MOVE, Suspension, remember
+from dynajit.values.objects.suspended_generator import MOVE, START, Suspension, remember
 
 # (first instruction, slots on the stack, whether it is an exception handler, what varies of the topmost slot)
 Key = tuple[int, int, bool, str]
@@ -35,6 +35,8 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
 
     def make(at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
         suspension = Suspension(parts)
+        if at is None:
+            suspension.suspend(START, (), cells)
         made: Any = _run_generator_parts(parts, at, stack, cells, suspension)
         remember(made, suspension)
         made.__name__, made.__qualname__ = original.co_name, original.co_qualname
@@ -122,8 +124,13 @@ def _run_generator_parts(
     parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], suspension: Suspension
 ) -> Generator[Any, Any, Any]:
     cut, stops, headers = parts.cut, parts.stops, parts.headers
+    step: Step
     if at is None:
-        step: Step = parts.part(cut.start, 1, False)(None, *cells)
+        suspension.resumed()
+    if suspension.step is not None:  # moved before it was started: what is in between was traced in its caller
+        step, suspension.step = suspension.step, None
+    elif at is None:
+        step = parts.part(cut.start, 1, False)(None, *cells)
     else:
         step = (*stack, None, at)  # its first step, which its maker takes, ends at this yield
     del stack

@@ -62,6 +62,8 @@ class GeneratorVal(IteratorVal):
             raise Exhausted(ConstVal(None))
         if self.state == "running":
             raise tx.raised(ValueError, "generator already executing")
+        if self.state == "created" and not is_none(value):
+            raise tx.raised(TypeError, "can't send non-None value to a just-started generator")
         self._save(tx)
         return self._step(tx, lambda: tx.resume_generator(self.frame, value))
 

@@ -1,8 +1,8 @@
 """Generators that generated code made (`resume/drive.py`), met again from outside: after a break, in what goes on.
 
-In: a generator suspended at a yield of its own. Out: `SuspendedGenerator`, whose next part is traced in its caller;
-where it is suspended afterwards is an effect (`move`). What it keeps on its stack and in its variables is guarded when
-read.
+In: a generator suspended at a yield of its own, or not started. Out: `SuspendedGenerator`, whose next part is traced in
+its caller; where it is suspended afterwards is an effect (`move`). What it keeps on its stack and in its variables is
+guarded when read.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exceptions import HandledVal
 from dynajit.values.objects.generators import stop_iteration_error, throw_exit
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 
 #: sent to a generator to have it go on elsewhere: as `Suspension.step` says
 MOVE: Any = object()
 _ENDED = -1
+#: where a generator is that was not started
+START = -2
 
 
 class Suspension:
-    """Where a generator is suspended. `at`: at which yield; None: it runs, or can't be moved from there."""
+    """Where a generator is suspended. `at`: at which yield, or START; None: it runs, or can't be moved from there."""
 
     def __init__(self, parts: Any) -> None:
         self.parts = parts
@@ -66,8 +68,13 @@ def move(generator: Any, at: int, below: list[Any]) -> None:
     """Have it be suspended at another yield, or ended; in generated code, after what is in between has run."""
     suspension = _suspensions[generator]
     suspension.step = None if at == _ENDED else (*below, None, at)
-    with contextlib.suppress(StopIteration):
-        generator.send(MOVE)
+    if suspension.at != START:
+        with contextlib.suppress(StopIteration):
+            generator.send(MOVE)
+    elif at == _ENDED:
+        generator.close()
+    else:
+        next(generator)
 
 
 def _is_suspended_at(parts: Any, at: int, depth: int, generator: Any) -> bool:
@@ -139,14 +146,18 @@ class SuspendedGenerator(IteratorVal):
         at = self._open(tx)
         if at == _ENDED:
             raise Exhausted(ConstVal(None))
+        if at == START:
+            if not is_none(value):
+                raise tx.raised(TypeError, "can't send non-None value to a just-started generator")
+            return self._run(tx, self.parts.part(self.parts.cut.start, 1, False), [ConstVal(None)])
         return self._run(tx, self.parts.part(at + 1, len(self.below) + 1, False), [*self.below, value])
 
     def throw(self, tx: Tracer, error: Value) -> Value:
         at = self._open(tx)
         if at == _ENDED:
             raise Raised(error)
-        instr = self.parts.cut.code.instrs[at]
-        if instr.handler is None:
+        instr = None if at == START else self.parts.cut.code.instrs[at]
+        if instr is None or instr.handler is None:
             self._suspend_at(tx, _ENDED, [])
             raise Raised(error)
         kept = [*self.below, ConstVal(None), ConstVal(None)][: instr.handler_depth]

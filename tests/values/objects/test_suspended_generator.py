@@ -246,3 +246,75 @@ def test_each_place_it_stands_at_is_guarded() -> None:
     assert [step(made, X).tolist() for _ in range(3)] == [(X + X + number).tolist() for number in (1, 2, 3)]
     with pytest.raises(StopIteration):
         step(made, X)
+
+
+def listed_after(x: Tensor) -> Any:
+    found = counted(x)
+    dynajit.graph_break()
+    return list(found), list(found)
+
+
+def one_after(x: Tensor) -> Any:
+    found = counted(x)
+    dynajit.graph_break()
+    return next(found), found
+
+
+def closed_after(x: Tensor) -> Any:
+    found = counted(x)
+    dynajit.graph_break()
+    found.close()
+    return x + 1, list(found)
+
+
+def thrown_into_after(x: Tensor) -> Any:
+    log: list[Any] = []
+    found = numbers(x, log)
+    dynajit.graph_break()
+    try:
+        found.throw(ValueError("not started"))
+    except ValueError as error:
+        log.append(str(error))
+    return x + 1, log, list(found)
+
+
+def sent_after(x: Tensor) -> Any:
+    found = numbers(x, [])
+    dynajit.graph_break()
+    try:
+        found.send(4)
+    except TypeError as error:
+        return str(error), next(found), found.send(x)
+
+
+def nested_after(x: Tensor) -> Any:
+    found = (item * 2 for item in [x, x + 1])
+    dynajit.graph_break()
+    return [a + b for a, b in zip(found, counted(x), strict=False)]
+
+
+NOT_STARTED = [(listed_after, 1), (one_after, 1), (closed_after, 1), (thrown_into_after, 1)]
+
+
+@pytest.mark.parametrize(("program", "breaks"), [*NOT_STARTED, (sent_after, 2), (nested_after, 2)])
+def test_a_generator_that_was_not_started_before_the_break(program: Any, breaks: int) -> None:
+    given = program(X)
+    again = list(given[1]) if program is one_after else None
+    found = dynajit.explain(program)(X)
+    if again is not None:
+        compiled = dynajit.compile(program)(X)
+        assert torch.equal(compiled[0], given[0]) and all(map(torch.equal, list(compiled[1]), again))
+    else:
+        assert_same(program, X)
+    assert found.graph_break_count == breaks, found
+
+
+def test_send_to_a_generator_that_was_not_started() -> None:
+    def f(x: Tensor) -> Any:
+        found = counted(x)
+        try:
+            found.send(x)
+        except TypeError as error:
+            return str(error), next(found)
+
+    assert_same(f, X, graphs=1, breaks=0)
