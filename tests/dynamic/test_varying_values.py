@@ -126,6 +126,11 @@ def keyed(x: Tensor, table: dict[Any, Any], i: int) -> tuple[Any, ...]:
     return table[f"{i}", i], len(table)
 
 
+def indexed(x: Tensor, items: list[Any], i: int) -> tuple[Any, ...]:
+    items[i] = x * 2
+    return x + items[i], len(items)
+
+
 # name -> the program, and from a number what it is called with
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "int times": (lambda x, i: x * i, lambda i: (X, i)),
@@ -168,6 +173,8 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
     "key": (lambda x, d, i: d.get(i, x) + 1, lambda i: (X, {4: full(i), 2: full(0)}, i)),
     "key that is set": (keyed, lambda i: (X, dict.fromkeys(range(i)), i)),
     "member": (lambda x, s, i: x + (i in s), lambda i: (X, {0} | set(range(50, 50 + i)), i)),
+    "index": (lambda x, s, i: x * s[i] + s[-i], lambda i: (X, [n / 4 for n in range(12)], i)),
+    "index that is set": (indexed, lambda i: (X, [0.5] * 12, i)),
     "stack": (lambda x, s: x * s.pop() + s.pop(), lambda i: (X, [0.5] * i)),
     "queue": (lambda x, s: x * s.pop(0) + s[0], lambda i: (X, [0.5] * i)),
     "text, not read": (lambda x, s: x + 1, lambda i: (X, f"n{i}")),

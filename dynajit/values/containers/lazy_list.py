@@ -19,6 +19,8 @@ from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import check_length
 from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
+from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
+from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
 from dynajit.values.scalars.number_calls import MAX_COMPUTED
@@ -65,6 +67,7 @@ class OutsideList(ListVal):
         self.source: Source = source
         self._items: list[Any] | None = None  # None while nothing depends on the length
         self._added: list[Value] = []  # appended until then
+        self._stored: dict[VaryingKey, Value] = {}  # written until then, at places that vary
         self._taken = (0, 0)  # how many items of the real list were taken until then, from its start and its end
 
     @property
@@ -75,8 +78,10 @@ class OutsideList(ListVal):
             check_growth(self._tx, self.source, list.__len__)
             self._tx.seen.number(length_source(self.source, list.__len__), count)
             self._tx.guard(self.source, "LEN", count)
-            found = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
+            found: list[Any] = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
             start, end = self._taken
+            for key, value in self._stored.items():
+                found[key.value.const()] = value
             self._tx.journal.set_attr(self, "_items", [*found[start : count - end], *self._added])
         return self._items  # type: ignore[return-value]
 
@@ -87,7 +92,7 @@ class OutsideList(ListVal):
         """The real list, its source and what is behind its items by now, if nothing depends on the length, and that was
         another one at an earlier capture."""
         length = length_source(self.source, list.__len__)
-        if self._items is not None or self._tx.static_numbers or any(self._taken):
+        if self._items is not None or self._tx.static_numbers or any(self._taken) or self._stored:
             return None
         count = list.__len__(self._real)
         if not self._tx.seen.number(length, count):
@@ -126,7 +131,7 @@ class OutsideList(ListVal):
 
     def take(self, tx: Tracer, at_start: bool) -> Value | None:
         """`pop(0)` or `pop()`; None if it can't be done without the length."""
-        if self._items is not None or self.raw or not (self._added or self._has_more(1)):
+        if self._items is not None or self.raw or self._stored or not (self._added or self._has_more(1)):
             return None
         if self._added and not (at_start and self._has_more(1)):
             added = list(self._added)
@@ -164,8 +169,32 @@ class OutsideList(ListVal):
         for item in items:
             self.append(tx, item)
 
+    def _varying(self, tx: Tracer, key: Value) -> VaryingKey | None:
+        """What stands for an index that varies, guarded to be one of an item."""
+        if self._items is not None or self._added or any(self._taken) or self.raw or key.py_type() is not int:
+            return None
+        found = varying_key(tx, self.source, key, list)
+        if found is None or not in_range(self._real, found.hint):
+            return None
+        tx.guard(found.contains, "EQUALS", True)
+        return found
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        found = self._varying(tx, key)
+        if found is None or self._stored.keys() - {found}:
+            super().setitem(tx, key, value)
+            return
+        check_dropped(self._stored.get(found, Lazy(list.__getitem__(self._real, found.hint), None)))
+        tx.journal.touch(self)
+        tx.journal.set_item(self._stored, found, value)
+
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        if self._items is None and type(key) is ConstVal and type(key.value) is int:
+        found = self._varying(tx, key)
+        if found is not None and found in self._stored:
+            return self._stored[found]
+        if found is not None and not self._stored:
+            return read_at(tx, found, list.__getitem__(self._real, found.hint))
+        if self._items is None and type(key) is ConstVal and type(key.value) is int and not self._stored:
             index, count = key.value, list.__len__(self._real)
             if -len(self._added) <= index < 0:
                 return self._added[index]
@@ -178,11 +207,15 @@ class OutsideList(ListVal):
         return super().getitem(tx, key)
 
     def children(self) -> Sequence[Value]:
-        return self._added if self._items is None else super().children()
+        return [*self._added, *self._stored.values()] if self._items is None else super().children()
 
     def emit_effect(self, out: Any) -> None:
         if self._items is not None:
             super().emit_effect(out)
+        elif self._stored:
+            for key, value in self._stored.items():
+                out.run(list.__setitem__, self.source, key.value, value)
+            out.run(list.extend, self.source, self._added)
         elif any(self._taken):
             out.run(_take_and_extend, self.source, *map(ConstVal, self._taken), *self._added)
         else:

@@ -27,7 +27,7 @@ from dynajit.values.containers.rebuild_containers import (
 from dynajit.values.containers.sequence import Lazy
 from dynajit.values.containers.set_history import History, view_of
 from dynajit.values.containers.sets import SetLike, SetVal
-from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
+from dynajit.values.containers.varying_keys import VaryingKey, differ, read_at, varying_key
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.registry import Model, entering
@@ -119,11 +119,7 @@ class DictVal(Value):
     def _lookup_varying(self, tx: Tracer, hashed: VaryingKey) -> Value | None:
         if not self._has_varying(tx, hashed):
             return None
-        found = dict.__getitem__(self.real_dict, hashed.hint)
-        tx.seen.made_anew.add(hashed.getitem)
-        if type(found) in (int, float):
-            tx.seen.expect(hashed.getitem)
-        value = tx.wrap(found, hashed.getitem)
+        value = read_at(tx, hashed, dict.__getitem__(self.real_dict, hashed.hint))
         self._set_entry(tx, hashed, (hashed.value, value))
         return value
 

@@ -3,7 +3,7 @@
 In: a dictionary from outside of which nothing depends on all its keys, and a key that is computed of numbers that vary.
 Out: `VaryingKey`, which stands for the key in the model's tables. Whether the real dictionary has the key is guarded as
 what a function of the dictionary and the numbers gives, and the value is read by such a function: nothing depends on
-which key it is. Members of a set are such keys, too.
+which key it is. Members of a set and indices of a list are such keys, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class VaryingKey:
     Attributes:
         value: the key's model.
         hint: the key of the call at hand.
-        contains, getitem: the sources of whether the dictionary, or set, has the key, and of what is there.
+        contains, getitem: the sources of whether the dictionary, set or list has the key, and of what is there.
     """
 
     __slots__ = ("contains", "getitem", "hint", "text", "value")
@@ -40,7 +40,8 @@ class VaryingKey:
         self.hint = make(*(hint for _, hint in call.numbers.values()))
         self.text = escaped(shown.format(*(source.name() for source in places)))
         base = TogetherSource([source, *places])
-        known = {"find": kind.__contains__, "get": dict.__getitem__, **call.known}
+        find, get = (in_range, list.__getitem__) if kind is list else (kind.__contains__, dict.__getitem__)
+        known = {"find": find, "get": get, **call.known}
         self.contains = self._found(base, f"lambda found: (lambda table, {names}: find(table, {code}))(*found)", known)
         self.getitem = self._found(base, f"lambda found: (lambda table, {names}: get(table, {code}))(*found)", known)
 
@@ -56,8 +57,14 @@ class VaryingKey:
         return type(other) is VaryingKey and other.text == self.text
 
 
+def in_range(items: list[Any], index: int) -> bool:
+    """Whether the list has an item there."""
+    count = list.__len__(items)
+    return -count <= index < count
+
+
 def varying_key(tx: Tracer, source: Source, key: Value, kind: type = dict) -> VaryingKey | None:
-    """What stands for the key in a dictionary, or a set, that is there; None if the key itself is needed."""
+    """What stands for the key in a dictionary, set or list that is there; None if the key itself is needed."""
     if tx.static_numbers or not _may_vary(tx, key):
         return None
     call = NumberCall(tx, hash)
@@ -65,6 +72,14 @@ def varying_key(tx: Tracer, source: Source, key: Value, kind: type = dict) -> Va
     if written is None or not 1 <= len(call.numbers) < MAX_NUMBERS:
         return None
     return VaryingKey(kind, source, key, call, *written)
+
+
+def read_at(tx: Tracer, key: VaryingKey, found: Any) -> Value:
+    """The model of what is there, which may be something else at the next call."""
+    tx.seen.made_anew.add(key.getitem)
+    if type(found) in (int, float):
+        tx.seen.expect(key.getitem)
+    return tx.wrap(found, key.getitem)
 
 
 def differ(tx: Tracer, key: Value, other: Value) -> bool:
@@ -109,4 +124,4 @@ def _written(tx: Tracer, call: NumberCall, key: Value) -> tuple[str, str] | None
     return f"{name}({text})", f"{shown}({seen})"
 
 
-__all__ = ["VaryingKey", "differ", "varying_key"]
+__all__ = ["VaryingKey", "differ", "in_range", "read_at", "varying_key"]

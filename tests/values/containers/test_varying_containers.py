@@ -139,6 +139,50 @@ def test_the_first_of_two_equal_keys_stays() -> None:
     captures(f, dict)
 
 
+def test_an_index_that_varies_is_no_constant() -> None:
+    def f(s: Any, x: Any) -> Any:
+        s.table[s.n % 4] = x * s.n
+        s.n += 1
+        return s.table[(s.n - 1) % 4] + 1
+
+    assert sum(captures(f, lambda: [None] * 4)[3:]) == 0
+
+
+def test_layers_by_number_are_one_variant() -> None:
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(6)])
+    listed, named = list(layers), {f"layer{i}": layer for i, layer in enumerate(layers)}
+
+    def f(x: torch.Tensor, i: int) -> Any:
+        return layers[i](x) + listed[-i](x) * named[f"layer{i}"](x)
+
+    dynajit.reset()
+    compiled, seen = dynajit.compile(f, backend="eager"), []
+    for i in (0, 1, 2, 3, 4, 5, 1, 2):
+        with records.listen(seen.append):
+            assert torch.equal(compiled(torch.ones(4), i), f(torch.ones(4), i))
+    assert len(seen) <= 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_two_indices_that_may_be_one(backend: str) -> None:
+    def f(lists: Any, tensors: Any, x: torch.Tensor, i: int, j: int) -> Any:
+        lists[i].append(7)
+        before = len(lists[j])
+        lists[j] = [9]
+        tensors[i].add_(1)
+        y = tensors[j] * 2
+        tensors[j] = y
+        return x + before + len(lists[i]), lists[i] is lists[j], tensors[i] + y, tensors[i] is tensors[j]
+
+    dynajit.reset()
+    compiled = dynajit.compile(f, backend=backend)
+    ours, theirs = ([[[n] for n in range(6)], [torch.ones(2) * n for n in range(6)]] for _ in range(2))
+    for i, j in ((0, 1), (1, 2), (3, 4), (2, 2), (4, 5), (5, 5), (0, 0), (5, 0), (2, -4), (-1, 5), (3, 1)):
+        given = torch.ones(2) * i
+        assert shown(compiled(*ours, given, i, j)) == shown(f(*theirs, given, i, j))
+        assert shown(ours) == shown(theirs)
+
+
 def test_a_stack_and_a_queue() -> None:
     def f(s: Any, x: Any) -> Any:
         last, first = s.table.pop(), s.table.pop(0)
@@ -184,6 +228,8 @@ ON_SETS = (
     *("s.table |= {{{k}}}", "out.append(s.table == {{{k}}})", "s.table.update([{k}, 3])"),
 )
 ON_LISTS = (
+    *("out.append(s.table[s.n % 3])", "s.table[s.n % 3] = {v}", "s.table[-1 - s.n % 2] = {v}", "s.table[2] = {v}"),
+    *("out.append(s.table[s.n])", "s.table[s.n] = {v}", "out.append(s.table[-s.n])"),
     *("out.append(s.table.pop())", "out.append(s.table.pop(0))", "s.table.append({v})", "s.table.extend([{v}, s.n])"),
     *("out.append(s.table[-1])", "out.append(s.table[0])", "out.append(s.table[1])", "out.append(s.table[-2])"),
     *("s.table.insert(0, {v})", "if s.table: out.append(s.table.pop())", "if len(s.table) > 2: s.table.pop(0)"),
