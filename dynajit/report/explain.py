@@ -14,7 +14,7 @@ from typing import Any
 
 from dynajit.report import costs
 from dynajit.report.phases import PHASES
-from dynajit.report.records import BreakRecord, CodeRecord, CompileRecord, GraphRecord
+from dynajit.report.records import BreakRecord, CodeRecord, CompileRecord, FrameLoc, GraphRecord
 
 #: of one frame, in the text
 SHOWN_GUARDS = 40
@@ -143,18 +143,21 @@ def _times(n: int) -> str:
 
 
 def _told_once(frames: Iterable[CompileRecord]) -> list[BreakRecord]:
-    """The breaks. What a loop was cut out for is met again in the loop's body: one break, where it was met first."""
+    """The breaks. What a loop was cut out for is met again in the loop's body: one break, where it was met first. Other
+    variants of the body meet it at that place, too."""
     found: list[BreakRecord] = []
     waiting: dict[Any, int] = {}  # where in `found` the one is that was told of a loop
+    ways: dict[Any, list[FrameLoc]] = {}  # from the body's own frames: from the outermost one
     for brk in (brk for record in frames for brk in record.breaks):
+        way = brk.kind, *brk.user_stack
         at = waiting.get(brk.place)
         if at is None:
             if brk.loops:
                 waiting[brk.place] = len(found)
-            found.append(brk)
+            found.append(dataclasses.replace(brk, user_stack=ways[way]) if way in ways else brk)
             continue
         outer = found[at]
-        stack = max(outer.user_stack, brk.user_stack, key=len)
+        stack = ways[way] = max(outer.user_stack, brk.user_stack, key=len)
         loops = list(dict.fromkeys([*outer.loops, *brk.loops]))
         found[at] = dataclasses.replace(brk, user_stack=stack, loops=loops)
         if not brk.loops:

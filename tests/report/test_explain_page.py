@@ -242,3 +242,20 @@ def test_profiles_name_the_kernels_of_the_cpu() -> None:
     graphs = [event for event in profile.events() if event.name.startswith("dynajit [")]
     assert kernels and all(event.cpu_parent is not None for event in kernels)
     assert any(graphs[0].time_range.start <= kernel.time_range.start for kernel in kernels)
+
+
+def test_a_break_in_a_loop_of_an_inlined_call_is_one_place_in_all_variants_of_the_body() -> None:
+    def clipped(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = []
+        for part in parts:
+            if part.norm() > 1:
+                part = part / 2
+            found.append(part)
+        return found
+
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        return clipped([x, x[0], x[0, 0]])
+
+    report = dynajit.explain(f)(torch.ones(2, 2))
+    ((found, times),) = report.break_places
+    assert times > 1 and [loc.function for loc in found.user_stack] == ["f", "clipped"]
