@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from feature_cases import BACKENDS, Case, Cases, leaf, rand
 from torch import distributions as D
+
+import dynajit
 
 cases = Cases()
 
@@ -74,3 +78,45 @@ def asserted_behind_a_write(x):
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:
     case.check(backend)
+
+
+class Summed(type(torch.distributions.constraints.positive_definite)):  # type: ignore[misc]
+    def check(self, value: Any) -> Any:
+        return super().check(value) & (value.sum() > 0)
+
+
+EYE, ODD = torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+MATRICES = [EYE, EYE * 2, ODD, -EYE, EYE * float("nan"), torch.ones(2, 3), torch.stack([EYE, ODD])]
+
+
+@pytest.mark.parametrize("matrix", [*MATRICES, torch.ones(0, 2, 2), torch.ones(0, 2, 3)], ids=lambda m: str(m.tolist()))
+def test_constraints_on_matrices(matrix: Any) -> None:
+    constraints = torch.distributions.constraints
+    asked = (constraints.symmetric, constraints.positive_semidefinite, constraints.positive_definite, Summed())
+
+    def check(matrix: Any, constraint: Any) -> Any:
+        return constraint.check(matrix), matrix + 1
+
+    def density(matrix: Any) -> Any:
+        mean = torch.zeros(matrix.shape[-1])
+        return torch.distributions.MultivariateNormal(mean, covariance_matrix=matrix).log_prob(mean + 1)
+
+    def outcome(fn: Any, *args: Any) -> Any:
+        try:
+            return repr(fn(*args))
+        except (ValueError, RuntimeError) as error:
+            return type(error), str(error)
+
+    for fn, others in ((check, asked), (density, [()])):
+        for other in others:
+            args = (matrix, other) if other else (matrix,)
+            assert outcome(dynajit.compile(fn, backend="aot_eager"), *args) == outcome(fn, *args)
+
+
+def test_a_multivariate_normal_is_one_graph() -> None:
+    def f(matrix: Any) -> Any:
+        mean = torch.zeros(2)
+        return torch.distributions.MultivariateNormal(mean, covariance_matrix=matrix).log_prob(mean + 1)
+
+    report = dynajit.explain(f)(EYE)
+    assert (report.graph_count, report.graph_break_count) == (1, 0)

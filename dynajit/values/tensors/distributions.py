@@ -12,8 +12,9 @@ import torch
 import torch.distributions.utils
 
 from dynajit.report import breaks
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.polyfills import constraints as polyfills
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.ops import torch_op
 from dynajit.values.tensors.tensor import TensorVal
@@ -56,6 +57,22 @@ def _check(tx: Tracer, args: list[Value]) -> None:
     torch_op(tx, "call_function", torch._assert_async, args, {})
     tx.graph.impure = impure
     tx.graph.checks = True
+
+
+_MATRICES: Any = torch.distributions.constraints
+_CHECKS = {
+    _MATRICES._Symmetric: polyfills.symmetric,
+    _MATRICES._PositiveSemidefinite: polyfills.positive_semidefinite,
+    _MATRICES._PositiveDefinite: polyfills.positive_definite,
+}
+
+
+@models_of(*(kind.check for kind in _CHECKS))
+def _matrix_check(function: Any, tx: Tracer, self: Value, value: Value) -> Value:
+    """Without the branch on what was found so far."""
+    found = next(polyfill for kind, polyfill in _CHECKS.items() if kind.check is function)
+    ours = self.py_type() in _CHECKS and type(value) is TensorVal
+    return tx.run_python(found if ours else function, [self, value], {})
 
 
 if hasattr(_UTILS, "_lazy_property_and_property"):
