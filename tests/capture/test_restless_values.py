@@ -34,7 +34,7 @@ class Stack(nn.Module):
 def test_layers_by_a_loops_counter_share_their_graphs() -> None:
     for kind in (nn.ModuleList, list):
         report = assert_same(Stack(kind), x)
-        assert report.graph_count <= 4 and values_of(report) == {"varying-value"}
+        assert report.graph_count <= 4 and not values_of(report)
 
 
 def test_dictionary_by_the_keys_of_a_loop() -> None:
@@ -55,7 +55,7 @@ def test_an_index_that_is_another_one_at_each_call() -> None:
         return y + 1, found
 
     report = assert_same(looked_up, x, 0, then=[(x, i) for i in range(1, 16)], repeat=1)
-    assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}
+    assert len(report.recompile_reasons) <= 1 and not values_of(report)
 
 
 def test_a_text_that_is_another_one_at_each_call() -> None:
@@ -67,7 +67,7 @@ def test_a_text_that_is_another_one_at_each_call() -> None:
 
 
 def test_a_key_that_is_another_one_at_each_call() -> None:
-    """What fails first is that the dictionary has the last call's key; what varies is the number in it."""
+    """Whatever the text is, the dictionary is guarded not to have it."""
 
     class Noted(nn.Module):
         def __init__(self) -> None:
@@ -79,7 +79,7 @@ def test_a_key_that_is_another_one_at_each_call() -> None:
             return x * 2
 
     report = assert_same(Noted(), x, 0, then=[(x, i) for i in range(1, 16)], repeat=1, never_repeats="keeps all keys")
-    assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}
+    assert len(report.recompile_reasons) <= 1 and not values_of(report)
 
 
 def test_the_index_of_a_number_stays_symbolic() -> None:
