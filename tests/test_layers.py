@@ -285,7 +285,7 @@ MAX_FOLDER_LINES = {
     "dynajit/aot": 8661,
     "dynajit/backends": 1779,
     "dynajit/bytecode": 4177,
-    "dynajit/capture": 2778,
+    "dynajit/capture": 2774,
     "dynajit/codegen": 6473,
     "dynajit/exported": 1257,
     "dynajit/graph": 3037,

@@ -541,17 +541,13 @@ class FrameCapture:
         """Whether each operation does more than it gives: computes tangents, or has hooks called with what it saves."""
         return any(map(_is_dual, inputs)) or (self.user_hooks and any(map(_needs_grad, inputs)))
 
-    def _runs_more(self, tx: Interpreter) -> bool:
-        """Whether a graph is run of which nothing is returned."""
-        return _mutates(tx) or self._differentiates_at_once(tx.graph.inputs)
-
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         keep_in_order(tx)
         outputs = emission.outputs()
         emission.make_calls(late=False)
-        graph = tx.graph
-        module, called = None, None
-        if graph.op_count and (outputs or graph.impure or graph.checks or graph.may_raise() or self._runs_more(tx)):
+        graph, module, called = tx.graph, None, None
+        seen = outputs or graph.impure or graph.checks or self._differentiates_at_once(graph.inputs)
+        if graph.op_count and (seen or graph.may_raise() or _mutates(tx)):
             module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
