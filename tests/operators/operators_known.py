@@ -53,7 +53,7 @@ KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "an index without elements is no integer, which torch's fake implementation refuses",
     ),
     ("resize_|resize_as_", "refused", "resize_", "the size of an input's memory changes"),
-    ("to_sparse", "refused", "SparseCPU", "sparse layout"),
+    ("to_sparse", "refused", r"SparseCPU|with torch\.sparse_", "sparse layout"),
     (".*", "refused", "its data is not allocated yet", "the operator reads values to decide what to do"),
     (".*", "refused", r"\[data-dependent\]", "the operator reads values to decide what to do"),
 )

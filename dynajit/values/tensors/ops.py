@@ -405,11 +405,9 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
 def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]) -> _T:
     """What `run` gives, whose operations run on fake tensors; failures of the one of this name become graph breaks. (A
     context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
-    if graph.shapes.captures_scalars or graph.shapes.captures_sizes:
-        _ = graph.shapes.env  # what depends on data becomes symbols of it
     try:
         with graph.running_fake():
-            return run()
+            return _with_symbols(graph, run)
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
     except DynamicOutputShapeException as error:
@@ -433,6 +431,19 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
         raise GraphBreak(breaks.OP_RAISES, f"{name()}: {type(error).__name__}: {said}", error) from None
     finally:
         graph.shapes.note()
+
+
+def _with_symbols(graph: GraphBuilder, run: Callable[[], _T]) -> _T:
+    """What `run` gives. What depends on data becomes symbols of a ShapeEnv, which is made for the first of it: graphs
+    that have one are captured at more cost."""
+    try:
+        return run()
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        shapes = graph.shapes
+        if shapes.active or not (shapes.captures_scalars or shapes.captures_sizes):
+            raise
+        _ = shapes.env
+        return run()
 
 
 def _first_line(error: BaseException) -> str:
