@@ -121,12 +121,12 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return made if isinstance(result, tuple) else made[0]
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
-    def from_tensor(self, *args: Any, **options: Any) -> Any:
+    def from_tensor(self, tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
         """torch's own; the memory of what it makes views of may be smaller by now than when they were taken."""
         before, self._inside, self._converts = (self._inside, self._converts), True, True
         try:
-            with _gradients_read_in_silence():
-                return super().from_tensor(*args, **options)
+            with _gradients_read_in_silence(tensor):
+                return super().from_tensor(tensor, *args, **options)
         finally:
             self._inside, self._converts = before
 
@@ -188,9 +188,11 @@ def modes_left() -> Iterator[None]:
 
 
 @contextmanager
-def _gradients_read_in_silence() -> Iterator[None]:
+def _gradients_read_in_silence(tensor: torch.Tensor) -> Iterator[None]:
     """torch reads `grad` of tensors that aren't leaves, too, and hides the warning only where it would be shown."""
-    if not any(action == "error" for action, *_ in warnings.filters):  # filters that change show warnings once more
+    if tensor.is_leaf or not any(
+        action == "error" for action, *_ in warnings.filters
+    ):  # filters that change show warnings once more
         yield
         return
     with warnings.catch_warnings():

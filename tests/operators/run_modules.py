@@ -2,7 +2,7 @@
 
 In: `python tests/operators/run_modules.py` for all samples of each module, in training and evaluation, with forward and
 backward; `--samples N`, `--only WORD ...`, `--backend NAME`. Out: a line for each sample that differs, counts, and
-status 1 if one differs. `tests/operators/test_modules.py` runs one sample of each.
+status 1 if one differs. `tests/operators/test_module_db.py` runs one sample of each.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def test_constraints_on_matrices(matrix: Any) -> None:
     def outcome(fn: Any, *args: Any) -> Any:
         try:
             return repr(fn(*args))
-        except (ValueError, RuntimeError) as error:
+        except (ArithmeticError, ValueError, RuntimeError) as error:
             return type(error), str(error)
 
     for fn, others in ((check, asked), (density, [()])):

@@ -59,9 +59,9 @@ def associative_scan(combine_fn: Callable[..., Any], xs: Sequence[Any], addition
     return _stack(steps, structure)
 
 
-def wrap_with_set_grad_enabled(enable_grad: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def wrap_with_set_grad_enabled(enable_grad: bool, wrapped_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with torch.set_grad_enabled(enable_grad):
-        return function(*args, **kwargs)
+        return wrapped_func(*args, **kwargs)
 
 
 def wrap_with_autocast(
@@ -69,12 +69,12 @@ def wrap_with_autocast(
     dtype: torch.dtype | None,
     enabled: bool,
     cache_enabled: bool | None,
-    function: Callable[..., Any],
+    wrapped_func: Callable[..., Any],
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     with torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled):
-        return function(*args, **kwargs)
+        return wrapped_func(*args, **kwargs)
 
 
 def map_over(f: Callable[..., Any], xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -293,10 +294,12 @@ def nested_after(x: Tensor) -> Any:
     return [a + b for a, b in zip(found, counted(x), strict=False)]
 
 
+# inlined into its function, a comprehension leaves what it went over to die at a place of its own
+INLINED = sys.version_info >= (3, 12)
 NOT_STARTED = [(listed_after, 1), (one_after, 1), (closed_after, 1), (thrown_into_after, 1)]
 
 
-@pytest.mark.parametrize(("program", "breaks"), [*NOT_STARTED, (sent_after, 2), (nested_after, 2)])
+@pytest.mark.parametrize(("program", "breaks"), [*NOT_STARTED, (sent_after, 2), (nested_after, 2 + INLINED)])
 def test_a_generator_that_was_not_started_before_the_break(program: Any, breaks: int) -> None:
     given = program(X)
     again = list(given[1]) if program is one_after else None
