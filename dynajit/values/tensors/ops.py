@@ -399,7 +399,8 @@ _FACTORED: dict[str, tuple[str, Any]] = {
 
 def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors; failures become graph breaks."""
-    return on_fakes(graph, functools.partial(run_target, op, target, args, kwargs), lambda: _name_of(target))
+    run = functools.partial(_with_symbols, graph, functools.partial(run_target, op, target, args, kwargs))
+    return on_fakes(graph, run, lambda: _name_of(target))
 
 
 def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]) -> _T:
@@ -407,7 +408,7 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
     context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
     try:
         with graph.running_fake():
-            return _with_symbols(graph, run)
+            return run()
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
     except DynamicOutputShapeException as error:
