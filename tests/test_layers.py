@@ -298,7 +298,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 3554,
     "dynajit/schedule": 1609,
     "dynajit/values": 6,
-    "dynajit/values/containers": 3954,
+    "dynajit/values/containers": 3957,
     "dynajit/values/core": 970,
     "dynajit/values/effects": 1693,
     "dynajit/values/library": 4011,
