@@ -188,8 +188,9 @@ def _layer_by_layer(
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
-        for _ in range(_MOST_TRACES if shared is not None else 0):
-            assert shared is not None
+        for _ in range(_MOST_TRACES):
+            if shared is None:
+                break
             whole = functools.partial(_put_together, shared, partition)
             try:
                 with shared.running():

@@ -190,9 +190,8 @@ def modes_left() -> Iterator[None]:
 @contextmanager
 def _gradients_read_in_silence(tensor: torch.Tensor) -> Iterator[None]:
     """torch reads `grad` of tensors that aren't leaves, too, and hides the warning only where it would be shown."""
-    if tensor.is_leaf or not any(
-        action == "error" for action, *_ in warnings.filters
-    ):  # filters that change show warnings once more
+    # else the filters are left alone: where they change, warnings are shown once more
+    if tensor.is_leaf or not any(action == "error" for action, *_ in warnings.filters):
         yield
         return
     with warnings.catch_warnings():

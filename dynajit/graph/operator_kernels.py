@@ -30,12 +30,10 @@ def state_of_target(target: Any) -> SharedState | None:
     """What the code shares that runs where a graph calls this; None where none runs but torch's and C++ code."""
     if target in OPAQUE:
         return shared_state([target])
-    if not _has_kernels(target):
-        return None
-    kernels = [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
+    kernels = _all_kernels(target)
     if not kernels:
         return None
-    state = shared_state(kernels_of(target))
+    state = shared_state(_known(target, kernels))
     if target in _seen_running:
         state.writes, state.changes = set(), False  # it has, when it ran on fake tensors
     elif None in kernels:
@@ -45,11 +43,17 @@ def state_of_target(target: Any) -> SharedState | None:
 
 def kernels_of(target: Any) -> list[Any]:
     """The Python functions that are known to run where a graph calls this."""
-    if target in OPAQUE:
-        return [target]
+    return [target] if target in OPAQUE else _known(target, _all_kernels(target))
+
+
+def _all_kernels(target: Any) -> list[Any]:
+    """The Python functions that an operator which is none of torch's own runs; None for those torch does not show."""
     if not _has_kernels(target):
         return []
-    kernels = [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
+    return [kernel for overload in overloads_of(target) for kernel in _kernels(overload)]
+
+
+def _known(target: Any, kernels: list[Any]) -> list[Any]:
     return [*(kernel for kernel in kernels if kernel is not None), *traced_kernels(target)]
 
 

@@ -56,8 +56,8 @@ class _Traced(Exception):
 class SharedLayers:
     """The layers of a graph, and the joint graph of each.
 
-    module: the graph, in which each layer is a call. layouts: those of the
-    gradients of a layer's results that have others than AOTAutograd takes for granted.
+    module: the graph, in which each layer is a call. layouts: those of the gradients of a layer's results that have
+    others than AOTAutograd takes for granted.
     """
 
     def __init__(
@@ -199,8 +199,8 @@ class SharedLayers:
         """The gradients of a layer's inputs."""
         given = [one for one, wanted in zip(tangents, self.differentiable, strict=True) if wanted]
         layouts = tuple(None if one is None else _layout(one) for one in given)
-        for at, (one, node) in enumerate(zip(given, self.tangents, strict=True)):
-            if one is None or _layout(one) != _layout(value_of(node)):
+        for at, (layout, node) in enumerate(zip(layouts, self.tangents, strict=True)):
+            if layout != _layout(value_of(node)):
                 # not raised here: autograd would warn, and show the program where the forward was
                 self.odd[layer] = layouts
                 (given[at],) = self.fakes([node])
