@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import _C, symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
@@ -310,8 +309,7 @@ class GraphBuilder:
             return fake
         shape, stride, _ = entry.layout
         if all(type(size) is int for size in shape):
-            # The mode remembers which fake stands for a tensor; a converter of its own does not.
-            return FakeTensorConverter().from_real_tensor(self.mode, entry.real)
+            return self.mode.anew(entry.real)
         with self.mode:
             fresh = torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
         return fresh.requires_grad_(fake.requires_grad)

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 
 from dynajit import torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
-from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
+from dynajit.graph.refusals import looks_at_values, refusal, refused_view
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
@@ -100,7 +100,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             base: Any = args[0]
             with self:
                 args = (torch.ops.aten.as_strided.default(base, [base.numel() // 2, 2], [2, 1]),)
-        refused = refusal(func, args, kwargs or {}) or (None if self._inside else reaches_beyond(func, args))
+        refused = refusal(func, args, kwargs or {}) or (None if self._inside else refused_view(func, args))
         if refused is not None:
             raise RuntimeError(refused)
         if self.looked_at_values is False:
@@ -122,11 +122,23 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        """torch's own; the memory of what it makes views of may be smaller by now than when they were taken."""
+        """torch's own, behind which operations run as they do inside of its kernels."""
+        with self._converting(tensor):
+            return super().from_tensor(tensor, *args, **options)
+
+    def anew(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake of the tensor as it is now. The mode remembers which fake stands for a tensor; a converter of its own
+        does not."""
+        with self._converting(tensor):
+            return FakeTensorConverter().from_real_tensor(self, tensor)  # type: ignore[no-untyped-call, no-any-return]
+
+    @contextmanager
+    def _converting(self, tensor: torch.Tensor) -> Iterator[None]:
+        """The memory of what views are made of may be smaller by now than when they were taken."""
         before, self._inside, self._converts = (self._inside, self._converts), True, True
         try:
             with _gradients_read_in_silence(tensor):
-                return super().from_tensor(tensor, *args, **options)
+                yield
         finally:
             self._inside, self._converts = before
 

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.op_facts import facts
+from dynajit.torch_compat import at_hand
 
 _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
@@ -54,13 +55,16 @@ _LOOKING = re.compile(
 )
 _DIVIDING = re.compile(r"aten\.(floor_divide|remainder|fmod|div|gcd)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
+_VIEW = torch.ops.aten.view.default
 _STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default})
 
 
-def reaches_beyond(func: Any, args: Sequence[Any]) -> str | None:
+def refused_view(func: Any, args: Sequence[Any]) -> str | None:
     """Why a view that the program takes raises: inside of torch's fake kernels some are taken of no memory at all."""
     if func in _STRIDED and not _lies_inside(*args):
         return f"{func}: it reaches beyond the memory"
+    if func is _VIEW and not _has_steps(*args):
+        return f"{func}: there are no steps through the memory that give this shape"
     return None
 
 
@@ -352,6 +356,25 @@ def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]
         return None
     first = tensor.storage_offset()
     return first * tensor.element_size(), (first + extent) * tensor.element_size()
+
+
+def _has_steps(x: torch.Tensor, shape: Sequence[Any]) -> bool:
+    """Whether the elements can be seen in another shape where they are, in the call that is compiled for: torch's rule
+    in Python forgets steps beside sizes of one, and what was expanded."""
+    if x.layout is not torch.strided:
+        return True
+    given = (*x.shape, *x.stride(), *shape)
+    numbers = [number for number in map(at_hand, given) if number is not None]
+    if len(numbers) < len(given):
+        return True
+    rank = x.dim()
+    with torch._C._DisableTorchDispatch(), torch._C._DisablePythonDispatcher():
+        seen = torch.empty_strided(numbers[:rank], numbers[rank : 2 * rank], device="meta")
+        try:
+            seen.view(numbers[2 * rank :])
+        except RuntimeError:
+            return False
+    return True
 
 
 def _lies_inside(x: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: Any = None) -> bool:

@@ -217,3 +217,20 @@ def test_strides_of_a_transposed_tensors_function(name: str, backend: str) -> No
         return result, result.stride()
 
     assert_same(f, torch.rand(3, 4).t() + 1, backend=backend, graphs=1)
+
+
+def _gets_a_dimension(base: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    seen.unsqueeze_(0)
+    return seen * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_a_view_that_gets_another_shape_after_its_base_became_smaller(backend: str) -> None:
+    base = torch.randn(3, 3)
+    seen = base.t()
+    base.resize_(1, 1)
+    compiled = dynajit.compile(_gets_a_dimension, backend=backend)
+    dynajit.counters["internal_errors"].clear()
+    assert torch.equal(compiled(base, seen), seen * 2)
+    assert seen.shape == (1, 3, 3)
+    assert not dynajit.counters["internal_errors"]

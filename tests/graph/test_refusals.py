@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 
 import dynajit
 from dynajit.graph import refusals
+from dynajit.graph.fake import FakeMode
 from dynajit.testing import assert_same
 
 
@@ -542,3 +546,48 @@ def test_sizes_of_recurrent_layers_are_not_made_up(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         torch.testing.assert_close(dynajit.compile(lstm)(x), lstm(x))
     assert not any("rnn" in name for name in tried)
+
+
+_SEEN_OTHERWISE: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.transpose(0, -1),
+    lambda x: x[:, None] if x.dim() > 1 else x,
+    lambda x: x[None],
+    lambda x: x[..., ::2],
+    lambda x: x[1:] if x.shape[0] > 1 else x,
+    lambda x: x.expand(2, *x.shape),
+    lambda x: x.unsqueeze(-1),
+]
+
+
+def _is_taken(x: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    try:
+        x.view(shape)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shapes_that_memory_can_be_seen_in_are_those_of_eager(seed: int) -> None:
+    """A random view of a random view, in each shape of up to three dimensions that has as many elements."""
+    draw = random.Random(seed)
+    chain = draw.choices(_SEEN_OTHERWISE, k=draw.randrange(4))
+    start = torch.randn(draw.choices([1, 2, 3, 4], k=draw.randint(1, 3)))
+    x = functools.reduce(lambda seen, step: step(seen), chain, start)
+    mode = FakeMode(shape_env=None)
+    fake = functools.reduce(lambda seen, step: step(seen), chain, mode.from_tensor(start))
+    sizes = [size for size in range(1, x.numel() + 1) if x.numel() % size == 0]
+    shapes = [(-1,), *((a, b, -1) for a in sizes for b in sizes if x.numel() % (a * b) == 0), *((a, -1) for a in sizes)]
+    assert [_is_taken(fake, shape) for shape in shapes] == [_is_taken(x, shape) for shape in shapes]
+
+
+def _seen_in_a_row(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    seen.append(1)
+    x.t()[:, None].view(1, -1)
+    return x + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_shape_that_memory_cannot_be_seen_in_raises_though_nobody_uses_it(backend: str, dynamic: bool) -> None:
+    assert_same(_seen_in_a_row, torch.randn(4, 3), [], backend=backend, dynamic=dynamic)
