@@ -141,18 +141,19 @@ def note_objects_made_anew(
 def never_fits_again(
     session: Session, own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
 ) -> bool:
-    """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
-    failed = [(variant, index) for variant, index in reasons if variant in own]
-    if len(own) < MAX_MADE_ANEW or session.choices.fullgraph or len(failed) < len(own):
+    """Whether calls bring a class of their own each, made by the function itself: no variant for one was ever run
+    again. What else calls differ in has variants besides."""
+    if session.choices.fullgraph:
         return False
-    names: set[str] = set()
-    for variant, index in failed:
-        if variant.hits or index < 0 or not isinstance(variant.data, VariantData):
-            return False
-        found = variant.data.guards.class_made_anew(index, values, globals_)
-        if found is None:
-            return False
-        names.add(short(found))
+    names = []
+    for variant, index in reasons:
+        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            found = variant.data.guards.class_made_anew(index, values, globals_)
+            if found is not None and variant.hits:
+                return False
+            names += [] if found is None else [short(found)]
+    if len(names) < MAX_MADE_ANEW:
+        return False
     session.classes_made_anew.update(names)
     return True
 

@@ -94,6 +94,25 @@ def test_classes_that_stay_inside_are_compiled_once(fn: Any) -> None:
     assert calls_and_graphs(fn, 2 * MAX_MADE_ANEW) == [1] * 2 * MAX_MADE_ANEW
 
 
+def test_compiling_ends_soon_where_calls_differ_otherwise_too() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+
+        class Unused(Kept):
+            level = dict  # which is not made in the graph
+
+        return y + 1
+
+    compiled = dynajit.compile(f, backend="eager")
+    after = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(4 * MAX_MADE_ANEW):
+            compiled(torch.ones(2, requires_grad=number == 0))
+            after.append(dynajit.counters["frames"]["ok"])
+    assert after[-1] == after[MAX_MADE_ANEW]
+
+
 def test_it_is_said_of_each_code_once() -> None:
     """Also of one that lies where another lay of which it was said."""
     for _ in range(30):
