@@ -99,7 +99,7 @@ def test_compiling_ends_soon_where_calls_differ_otherwise_too() -> None:
         y = x * 2
 
         class Unused(Kept):
-            level = dict  # which is not made in the graph
+            level = [1]  # which is not made in the graph
 
         return y + 1
 

@@ -405,6 +405,19 @@ def annotated(x: torch.Tensor):
     return (A().f(x).sin(), sorted(A.__annotations__))
 
 
+def holds_classes_and_functions(x):
+
+    class A(Base):
+        table = dict
+        kind = torch.Tensor
+        activate = torch.relu
+
+        def f(self, y):
+            return self.table(a=super().f(y))["a"]
+
+    return A().f(A.activate(x)), isinstance(x, A.kind)
+
+
 def dictkey(x):
 
     class A:
@@ -540,6 +553,7 @@ def by_type_out(x):
 
 INSIDE = [
     by_type,
+    holds_classes_and_functions,
     named_tuple,
     typed_named_tuple,
     enumeration,

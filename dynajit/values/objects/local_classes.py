@@ -57,7 +57,9 @@ _OPS = frozenset(
     }
 )
 NamedPair = collections.namedtuple("NamedPair", "a b")
+_MADE_BY_BODIES = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 _ATTRIBUTES = (
+    *_MADE_BY_BODIES,
     int,
     float,
     complex,
@@ -65,11 +67,8 @@ _ATTRIBUTES = (
     str,
     bytes,
     type(None),
-    types.FunctionType,
-    property,
-    staticmethod,
-    classmethod,
-    functools.cached_property,
+    type,
+    types.BuiltinFunctionType,
     types.DynamicClassAttribute,
     type(NamedPair.a),
 )
@@ -210,7 +209,7 @@ def _register(tx: Tracer, made: type, state: Any) -> Value:
         elif isinstance(value, functools.cached_property):
             parts.append(value.func)
     for part in parts:
-        if isinstance(part, (type, types.FunctionType, property, staticmethod, classmethod, functools.cached_property)):
+        if part is made or isinstance(part, _MADE_BY_BODIES):
             tx.journal.set_item(tx.made_classes, id(part), (part, state))
     return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
 
