@@ -134,3 +134,27 @@ def test_gradients_turned_on_inside_where_tracing_starts_again() -> None:
         assert after.requires_grad and not before.requires_grad
         (gradient,) = torch.autograd.grad(after.sum(), weight)
         assert torch.equal(gradient, torch.full((2, 2), 3.0 * int(scale)))
+
+
+ASKS_WHAT_NUMBER = {
+    "norm": lambda x, n: torch.norm(x, n, dim=-1),
+    "vector_norm": lambda x, n: torch.linalg.vector_norm(x, n, dim=0),
+    "renorm": lambda x, n: torch.nn.functional.normalize(x, n, dim=1),
+    "pow": lambda x, n: x.abs() ** n,
+    "clamp": lambda x, n: x.clamp(-n, n),
+    "nan_to_num": lambda x, n: (x * n).nan_to_num(n),
+    "compared": lambda x, n: x if n == float("inf") else x * n,
+    "told": lambda x, n: x + 1 if n != n else x / n,
+    "finite": lambda x, n: x * n if math.isfinite(n) else x - 1,
+}
+
+
+@pytest.mark.parametrize("name", ASKS_WHAT_NUMBER)
+@pytest.mark.filterwarnings("ignore:dynajit. <lambda> .* was compiled 8 times")
+def test_no_symbol_is_infinite(name: str) -> None:
+    """torch takes an infinite float for another function, and its symbols for finite ones."""
+    function = ASKS_WHAT_NUMBER[name]
+    compiled = dynajit.compile(function)
+    x = torch.tensor([[0.5, -2.0], [3.0, 4.0]])
+    for number in (2.5, 1.5, 3.5, math.inf, -math.inf, math.nan, 4.5):
+        torch.testing.assert_close(compiled(x, number), function(x, number), equal_nan=True)

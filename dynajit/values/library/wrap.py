@@ -129,6 +129,8 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return UnreadConst(tx, obj, source)
         if not has_symbol(obj):
             return UnreadConst(tx, obj, source, changes=type(obj) is not float)
+        if type(obj) is float:  # symbolic ones are real numbers, of which none is infinite or not a number
+            tx.guard(source, "RELATION", ("eq", ("mul", "number", 0.0), 0.0), ("number",), (), "it is finite")
         return from_symbolic(tx, tx.graph.add_number(source, obj), source)
     if is_literal(obj):
         if type(obj) in VALUE_TYPES:
