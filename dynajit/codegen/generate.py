@@ -270,8 +270,9 @@ class _Planner:
             self.steps.append(NumberStep(str(names[0]), source))
             return
         target = extern.target
-        if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.version_exempt:
-            target = copy_uncounted
+        if target is torch.ops.aten.copy_.default:
+            written = extern.args[0].root if isinstance(extern.args[0], Value) else extern.args[0]
+            target = copy_uncounted if written.name in self.program.version_exempt else target
         args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (Value, NameRef))
         holds = tuple(map(self._buffer, extern.holds))
         step = ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases, holds=holds)

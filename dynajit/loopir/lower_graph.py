@@ -142,6 +142,7 @@ class _Lowering:
         self.same = Same()
         of_the_device = host_numbers.of_the_device(gm.graph, device, self._is_lowered)
         self.hosted = {node for node in of_the_device if node not in by_host}
+        self.has_names = False  # of tensors that are not what their memory holds
         self.told: dict[Any, Any] = {}
 
     def run(self) -> Program:
@@ -208,6 +209,7 @@ class _Lowering:
         if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
             return NameRef(name)
         if fake.is_neg() or fake.is_conj():  # the memory holds something else than the tensor
+            self.has_names = True
             return NameRef(name)
         shape = tuple(map(self.sizes.of_size, fake.shape))
         stride = self._numbers(fake.stride())
@@ -320,10 +322,12 @@ class _Lowering:
             return args[0]
         if target is aten.copy_.default and in_place:
             if notes(node).version_exempt:
-                self.program.version_exempt.add(args[0].root.name)
+                self.program.version_exempt.add(args[0].root.name if isinstance(args[0], Value) else args[0].name)
             if node.args[1] in self.updates:
                 return args[0]
-            self._append_extern(node, args, kwargs, (None,), single=True, mutates=(args[0].root,))
+            mutates = (args[0].root,) if isinstance(args[0], Value) else ()
+            # what a name stands for may be a view of what is written here
+            self._append_extern(node, args, kwargs, (None,), single=True, mutates=mutates, barrier=self.has_names)
             return args[0]
         out = node.meta.get("val")
         rewritten = self._rewritten(node, args, kwargs, out)
@@ -397,6 +401,7 @@ class _Lowering:
         mutates: Any = (),
         origins: Sequence[SizeOrigin] = (),
         early: bool = False,
+        barrier: bool = False,
         target: Any = None,
     ) -> None:
         target = target or (node and node.target)
@@ -416,7 +421,9 @@ class _Lowering:
             keep_order=schema is not None and (facts(target).draws or facts(target).communicates),
             mutates=mutates,
             early=early,
-            barrier=bool(origins) or (not mutates and not pure_function and (schema is None or _has_effect(target))),
+            barrier=barrier
+            or bool(origins)
+            or (not mutates and not pure_function and (schema is None or _has_effect(target))),
             origins=tuple(origins),
             aliases=schema is None or facts(target).is_view,
             holds=self._sent(args[0].root) if is_wait(target) else (),
@@ -545,6 +552,7 @@ def _updates(graph: torch.fx.Graph, tail: set[torch.fx.Node]) -> set[torch.fx.No
             and all(user not in tail or user is copy for user in node.users)
             and node not in outputs
             and given not in node.args[1:]
+            and not (given.meta["val"].is_neg() or given.meta["val"].is_conj())
         ):
             found.add(node)
     return found

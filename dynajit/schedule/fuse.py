@@ -19,6 +19,7 @@ from dynajit.loopir.index import Atom, Index, contiguous_strides, linearise, sub
 from dynajit.loopir.nodes import (
     Extern,
     Fetch,
+    NameRef,
     Op,
     Pointwise,
     Program,
@@ -175,7 +176,7 @@ class _Fusion:
         self.inlined: set[Tensor] = set()
         self.cost: dict[Tensor, int] = {}
         self.reads: dict[Tensor, tuple[Reading, ...]] = {}
-        self.unit_of: dict[Tensor, Unit] = {}
+        self.unit_of: dict[Tensor | str, Unit] = {}  # of what is no tensor of the IR by its name
         self.units: list[Unit] = []
 
     def run(self) -> Schedule:
@@ -306,8 +307,9 @@ class _Fusion:
 
     def _add_call(self, extern: Extern, calls: list[Call]) -> Call:
         call = Call(extern, first=extern.order, last=extern.order)
-        for value in values_in((extern.args, extern.kwargs)):
-            self._depend(call, value.root)
+        for leaf in leaves_in((extern.args, extern.kwargs)):
+            if isinstance(leaf, (Value, NameRef)):
+                self._depend(call, leaf.root if isinstance(leaf, Value) else leaf.name)
         if extern.barrier:
             call.before.update(self.units)
         for other in reversed(calls):
@@ -316,7 +318,7 @@ class _Fusion:
                 if other.extern.barrier:
                     break
         for result in extern.results:
-            if isinstance(result, Tensor):
+            if result is not None:
                 self.unit_of[result] = call
         if extern.early:
             self.unit_of.update(dict.fromkeys(extern.mutates, call))
@@ -324,7 +326,7 @@ class _Fusion:
         self.units.append(call)
         return call
 
-    def _depend(self, unit: Unit, tensor: Tensor) -> None:
+    def _depend(self, unit: Unit, tensor: Tensor | str) -> None:
         producer = self.unit_of.get(tensor)
         if producer is not None and producer is not unit:
             unit.before.add(producer)
