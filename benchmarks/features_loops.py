@@ -519,6 +519,32 @@ def _() -> Any:
     return step
 
 
+@loops("autograd.Function over parameters from outside, trained", *batches(5))
+def _() -> Any:
+    net = small_net(5, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    class Gated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * net[-1].bias.sigmoid()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return grad * x.sigmoid()
+
+    def step(x: Tensor) -> Any:
+        loss = Gated.apply(net(x)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 class Reversed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: float) -> Tensor:

@@ -146,6 +146,10 @@ def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:
 # ---- what autograd or the program sees beside the results
 
 
+def _reads_in_backward(graph: GraphFacts) -> bool:
+    return any(getattr(node.target, "backward_reads", False) for node in graph.calls)
+
+
 def _returns_what_it_computes_with(graph: GraphFacts) -> bool:
     """Whether a result that may have gradients is computed from another one, in a program that may ask for gradients of
     what is computed on the way."""
@@ -503,4 +507,5 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("data_write", "it writes to a tensor's .data, which autograd may use later", writes_past_autograd),
     Reason("out", "it writes where autograd has rules of its own: by out=", lambda graph: bool(graph.outs)),
     Reason("one_of_many", "it writes where autograd has rules of its own: to one of many views", _writes_one_of_many),
+    Reason("read_later", "backward of a Function reads tensors from outside when it runs", _reads_in_backward),
 )

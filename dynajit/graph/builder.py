@@ -139,6 +139,11 @@ class GraphBuilder:
                 del self._symbol_nodes[entry.symbol]
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
 
+    def read_since(self, mark: tuple[int, int, int, bool]) -> list[list[GraphInput]]:
+        """The tensors among the inputs that each node added since `mark` reads."""
+        entries = {entry.node: entry for entry in self.inputs if entry.symbol is None}
+        return [[entries[part] for part in node.all_input_nodes if part in entries] for node in self._nodes[mark[0] :]]
+
     def _erase_from(self, place: int) -> None:
         """Erase the nodes from this one on, and forget which numbers they were."""
         erased = set(self._nodes[place:])

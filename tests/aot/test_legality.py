@@ -120,6 +120,19 @@ def _out(x: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
+_SCALE = torch.tensor(2.0)
+
+
+class _Scaling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * (1 + _SCALE)
+
+
 TRACING: dict[str, Program] = {
     "autocast_dtypes": (_autocast_dtypes, _x),
     "writes_cast_weights": (_writes_cast_weights, _leaf),
@@ -144,6 +157,7 @@ DIFFERENTIATING: dict[str, Program] = {
     "data_write": (_data_write, _leaf),
     "out": (_out, _leaf),
     "one_of_many": (lambda x: x.unbind()[0], _leaf),
+    "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
 }
 
 

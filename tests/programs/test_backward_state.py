@@ -13,6 +13,7 @@ import itertools
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,22 @@ OWNERS = {
 """,
 }
 #: an iterator is moved by who reads it
-CASES = [case for case in itertools.product(OWNERS, STATES.keys() - {"iterator"}, (False, True))]
+#: what the state is, of a number: another tensor each time, or one that is written
+KINDS: dict[str, Callable[[float, list[torch.Tensor]], Any]] = {
+    "number": lambda number, _: number,
+    "tensor": lambda number, _: torch.tensor(float(number)),
+    "written tensor": lambda number, kept: kept[0].fill_(number),
+}
+CASES = [
+    case
+    for case in itertools.product(OWNERS, STATES.keys() - {"iterator"}, (False, True), KINDS)
+    if case[3] == "number" or "Function" in case[0]
+]
 CASES.sort()
 _numbers = itertools.count()
 
 
-def program_text(owner: str, state: str, forward_reads: bool) -> str:
+def program_text(owner: str, state: str, forward_reads: bool, kind: str) -> str:
     """A module that makes a program, and a function that changes the state."""
     known = STATES[state]
     read = known.read_inside or known.read
@@ -109,7 +120,7 @@ def make():
 """
 
 
-def outcomes(case: tuple[str, str, bool], backend: str | None) -> list[Any]:
+def outcomes(case: tuple[str, str, bool, str], backend: str | None) -> list[Any]:
     """Results and gradients of four calls; compiled if there is a backend."""
     space: dict[str, Any] = {"kept": KEPT, "__name__": "backward_state"}
     exec(compile(program_text(*case), "<backward state>", "exec"), space)
@@ -118,12 +129,12 @@ def outcomes(case: tuple[str, str, bool], backend: str | None) -> list[Any]:
         program, change = space["make"]()
         if backend is not None:
             program = dynajit.compile(program, backend=backend)
-        found = []
+        found, kept = [], [torch.ones(())]
         for before, after in ((2, 2), (2, 3), (4, 5), (2, 2), (2, 3)):
             x = torch.ones(2, requires_grad=True)
-            change(before)
+            change(KINDS[case[3]](before, kept))
             y = program(x)
-            change(after)
+            change(KINDS[case[3]](after, kept))
             y.sum().backward()
             assert x.grad is not None
             found += [y.detach().clone(), x.grad]
@@ -132,13 +143,18 @@ def outcomes(case: tuple[str, str, bool], backend: str | None) -> list[Any]:
     return contextvars.copy_context().run(calls)
 
 
-def differs(case: tuple[str, str, bool], backend: str) -> bool:
-    """Whether a compiled program gives anything else than eager's."""
+def differs(case: tuple[str, str, bool, str], backend: str) -> bool:
+    """Whether a compiled program gives anything else than eager's, where that takes such state."""
     try:
-        pairs = zip(outcomes(case, None), outcomes(case, backend), strict=True)
-    except RuntimeError:
+        expected = outcomes(case, None)
+    except (TypeError, RuntimeError):
+        return case[3] == "number"
+    try:
+        pairs = zip(expected, outcomes(case, backend), strict=True)
+    except Exception as error:
+        print(type(error).__name__, str(error)[:100].replace("\n", " "))
         return True
-    return not all(torch.allclose(expected, found) for expected, found in pairs)
+    return not all(torch.allclose(wanted, found) for wanted, found in pairs)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import unittest
 import warnings
 from collections.abc import Callable
@@ -169,3 +170,43 @@ def test_hooks_are_refused_inside_of_hooks() -> None:
             found.append((value.tolist(), refusal))
         assert found[0] == found[1]
     assert not dynajit.counters["internal_errors"]
+
+
+#: what the Function below reads
+_WEIGHTS = types.SimpleNamespace(first=torch.nn.Parameter(torch.full((2,), 3.0)), second=torch.full((2,), 5.0))
+
+
+class _Reading(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weights: Any) -> torch.Tensor:
+        ctx.save_for_backward(x, weights.second)
+        return x * _WEIGHTS.first.exp() - torch.stack([weights.second, _WEIGHTS.first]).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        x, saved = ctx.saved_tensors
+        return gradient * x * saved, None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_functions_read_tensors_from_outside(backend: str) -> None:
+    """In the graph; written and swapped between calls they are read as they are then."""
+    compiled = dynajit.compile(
+        lambda x: _Reading.apply(x.cos(), _WEIGHTS).sin(),  # type: ignore[no-untyped-call]
+        backend=backend,
+        fullgraph=True,
+    )
+    dynajit.counters.clear()
+    swapped = torch.nn.Parameter(_WEIGHTS.second), _WEIGHTS.first.detach()
+    for step in range(6):
+        if step == 2:
+            _WEIGHTS.first.data.add_(1)
+        if step == 4:
+            _WEIGHTS.first, _WEIGHTS.second = swapped
+        x = torch.linspace(0, 1, 2).requires_grad_(step % 2 == 1)
+        y = compiled(x)
+        expected = _Reading.apply(x.cos(), _WEIGHTS).sin()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(y, expected)
+        if step % 2:
+            torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x) for out in (y, expected)))
+    assert dynajit.counters["frames"]["captured"] <= 2

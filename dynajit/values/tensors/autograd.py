@@ -1,19 +1,28 @@
 """Models of what users build on the autograd engine: autograd.Function.
 
 In: calls of `Function.apply` as values. Out: a `Function` stays one node of the graph, which calls the real `apply`, so
-that its backward is the user's; its forward and backward are traced on the side to learn what they rely on.
+that its backward is the user's; its forward and backward are traced on the side to learn what they rely on. Tensors
+that they read from outside are arguments of the node, too: where it runs on what stands for tensors, forward is
+given these in place of the real ones. Backward is not, for they may be written before it runs: where it reads any, the
+graph is not traced for gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
+from dynajit.graph.builder import GraphInput
 from dynajit.graph.shared_state import SharedState
 from dynajit.nested import leaves_in
 from dynajit.report import breaks
@@ -23,7 +32,7 @@ from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.objects.objects import ClassVal, lookup_type
 from dynajit.values.polyfills.autograd import autograd_function, operator_autograd
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.function_arguments import Build, function_recipe, is_held
 from dynajit.values.tensors.python_code import check_order, note_code
@@ -48,38 +57,76 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     if overrides.user_modes(tx) or overrides.asked(tx, [*args, *kwargs.values()]):
         # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
-    _learn(tx, cls, args, kwargs)
     others = [arg for place, arg in enumerate(args) if place not in functions]
+    read, in_backward = _learn(tx, cls, args, kwargs)
     known = []
     for place in functions:
         with contextlib.suppress(NotReal):
             known.append(args[place].real())
-    return tx.torch_op("call_function", _applied(cls.obj, functions, len(parts), known), [*parts, *others], kwargs)
+    reals = {entry.node: entry.real for entry in tx.graph.inputs}
+    call = _applied(cls.obj, functions, len(parts), known, [reals[each.node] for each in read])
+    vars(call)["backward_reads"] = in_backward
+    return tx.torch_op("call_function", call, [*read, *parts, *others], kwargs)
 
 
-def _applied(cls: Any, functions: Mapping[int, Build], count: int, known: Sequence[Any]) -> Callable[..., Any]:
-    """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions.
-    `functions` make those of its arguments that a graph can't hold, by position, of its first `count` arguments;
-    `known` are those that come from outside."""
+def _applied(
+    cls: Any, functions: Mapping[int, Build], count: int, known: Sequence[Any], outside: Sequence[Any]
+) -> Callable[..., Any]:
+    """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions. Its first
+    arguments are what stands for the tensors `outside`, which it reads by itself. `functions` make those of the rest
+    that a graph can't hold, by position, of `count` more arguments; `known` are those that come from outside."""
+    read = [weakref.ref(tensor) for tensor in outside]
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        standing, args = args[: len(read)], args[len(read) :]
         if functions:
             given, rest = iter(args[:count]), iter(args[count:])
             places = range(len(args) - count + len(functions))
             args = tuple(functions[at](given) if at in functions else next(rest) for at in places)
-        return cls.apply(*args, **kwargs)
+        if not any(map(_stands_for_another, standing)):
+            return cls.apply(*args, **kwargs)
+        with _InPlaceOf({id(ref()): tensor for ref, tensor in zip(read, standing, strict=True)}):
+            return cls.apply(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
     vars(call)["functions"] = known  # which backward may call, too
     return call
 
 
-def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
-    """What forward and backward rely on."""
+def _stands_for_another(tensor: Any) -> bool:
+    return isinstance(tensor, (FakeTensor, FunctionalTensor)) or torch._is_functional_tensor(tensor)
+
+
+class _InPlaceOf(TorchFunctionMode):
+    """Hands torch's functions other tensors for those with these ids."""
+
+    def __init__(self, others: dict[int, Any]) -> None:
+        super().__init__()
+        self._others = {at: other for at, other in others.items() if at != id(None)}  # what is gone nobody reads
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(lambda part: self._others.get(id(part), part), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> tuple[list[Any], bool]:
+    """What forward and backward rely on.
+
+    Returns:
+        The tensors from outside that they read by themselves, and whether backward reads any.
+    """
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
     if not may_be_differentiated([*args, *kwargs.values()]):
         parts[2] = ConstVal(None)
-    _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
+    given = {part.node for part in (*args, *kwargs.values()) if isinstance(part, TensorVal)}
+    read = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
+    entries = {entry.node: entry for entries in read for entry in entries if entry.node not in given}
+    in_backward = False
+    if entries and not is_none(parts[2]):
+        of_forward = len(_trace_aside(tx, autograd_function, cls.obj, [*parts[:2], ConstVal(None)], args, kwargs))
+        in_backward = any(entry.node in entries for each in read[of_forward:] for entry in each)
+    values = [tx.wrap(entry.real, entry.source) for entry in entries.values()]
+    return [value for value in values if type(value) is TensorVal], in_backward
 
 
 def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
@@ -113,8 +160,9 @@ def _trace_aside(
     parts: list[Value],
     args: Sequence[Value],
     kwargs: dict[str, Value],
-) -> None:
-    """Trace a forward and a backward for their guards alone; an effect on something outside is a graph break."""
+) -> list[list[GraphInput]]:
+    """Trace a forward and a backward for their guards alone; an effect on something outside is a graph break. Of each
+    of their operations the graph's inputs that it reads are returned."""
     journal, graph = tx.journal.mark(), tx.graph.mark()
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
@@ -125,6 +173,7 @@ def _trace_aside(
             without_effects(tx, getattr(called, "__qualname__", str(called)), [*parts, *args, *kwargs.values()]),
         ):
             tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
+        return tx.graph.read_since(graph)
     finally:
         state = tx.python_code.setdefault(called, SharedState())
         for code, _ in tx.assumed.codes.values():
