@@ -28,7 +28,8 @@ from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import CutNodes
 from dynajit.guards.kinds_tensor import has_history
-from dynajit.guards.source import Source
+from dynajit.guards.source import ConstSource, Source
+from dynajit.op_facts import facts
 from dynajit.report.records import FrameLoc
 from dynajit.wrappers import is_wrapper, leaves_of
 
@@ -55,6 +56,9 @@ def version_of(tensor: torch.Tensor) -> int:
 
 # bytes: what is copied before a graph that writes it and may raise; the second where it would break otherwise
 _KEPT_FOR_UNDO = 1 << 20, 1 << 24
+
+# methods that no schema names
+_CASTS = frozenset(("float", "double", "half", "bfloat16", "int", "long", "short", "byte", "char", "bool"))
 
 
 class GraphInput:
@@ -143,6 +147,17 @@ class GraphBuilder:
         """The tensors among the inputs that each node added since `mark` reads."""
         entries = {entry.node: entry for entry in self.inputs if entry.symbol is None}
         return [[entries[part] for part in node.all_input_nodes if part in entries] for node in self._nodes[mark[0] :]]
+
+    def computes_alone(self, mark: tuple[int, int, int, bool]) -> bool:
+        """Whether the nodes added since `mark` would give the same at any time: beside constants of the trace they read
+        nothing that was there before, draw no numbers, and all that they do is known."""
+        held = {entry.node for entry in self.inputs if isinstance(entry.source, ConstSource)}
+        added = self._nodes[mark[0] :]
+        return all(
+            held.union(added).issuperset(node.all_input_nodes)
+            and (node.target in _CASTS or (facts(node.target).known and not facts(node.target).draws))
+            for node in added
+        )
 
     def _erase_from(self, place: int) -> None:
         """Erase the nodes from this one on, and forget which numbers they were."""

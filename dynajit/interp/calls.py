@@ -251,23 +251,32 @@ class Calls(Tracer):
         if any("cache_info" in frame.code_object.co_names for frame in self.frames):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache whose hits are counted")
         if known is None:
-            changed, graph = len(self.journal.dirty), self.graph.mark()
+            changed, journal, graph = len(self.journal.dirty), self.journal.mark(), self.graph.mark()
             known = self.call(self.from_real(fn.__wrapped__), args, kwargs)
             if len(self.journal.dirty) != changed:
                 raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache has effects at its first call")
             if _has_identity(known):
-                kept = self._kept_by_cache(fn, args, kwargs, known) if self.graph.mark() == graph else None
+                keeps = f"lru_cache keeps {known.describe()} from call to call"
+                if self.graph.mark() == graph:
+                    kept = self._kept_by_cache(fn, args, kwargs, known)
+                else:
+                    alone = self.graph.computes_alone(graph) and not self.overrides.modes and not self.open_levels
+                    self.journal.rollback(journal)  # what is used is not what was traced
+                    self.graph.rollback(graph)
+                    kept = self._kept_by_cache(fn, args, kwargs, None) if alone else None
                 if kept is None:
-                    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()} from call to call")
+                    raise GraphBreak(breaks.UNSUPPORTED_VALUE, keeps)
                 known = kept
             self.journal.set_item(self.cached_calls, key, known)
         return known
 
-    def _kept_by_cache(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], traced: Value) -> Value | None:
+    def _kept_by_cache(
+        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], traced: Value | None
+    ) -> Value | None:
         """The very object that a function behind lru_cache gives at each call. It was traced: its run has no effects.
 
-        With sizes that vary among the arguments it is another object for each of them: what was traced will do. None
-        where an argument is not known as an object.
+        With sizes that vary among the arguments it is another object for each of them: what was traced will do, if it
+        is not a tensor that the graph makes. None where an argument is not known as an object.
         """
         values = [*args, *kwargs.values()]
         if any(value.symbolic for value in values):

@@ -95,6 +95,54 @@ def break_inside_cached() -> Program:
     return lambda x: x + size(4)
 
 
+def tables_of_tables() -> Program:
+    @functools.lru_cache
+    def angles(n: int, base: float = 100.0) -> torch.Tensor:
+        return torch.outer(torch.arange(n), 1.0 / base ** (torch.arange(0, n, 2) / n))
+
+    @functools.lru_cache
+    def rotations(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return angles(n).cos(), angles(n, base=10.0).sin()
+
+    def f(x: torch.Tensor) -> Any:
+        cosines, sines = rotations(4)
+        return x[:, :2] * cosines + x[:, 2:] * sines, rotations(4)[0] is cosines
+
+    return f
+
+
+def made_where_modes_are_on() -> Program:
+    @functools.lru_cache
+    def ones(n: int) -> torch.Tensor:
+        return torch.ones(n, n) @ torch.ones(n, n)
+
+    def f(x: torch.Tensor) -> Any:
+        with torch.device("meta"):
+            on_meta = ones(4)
+        with torch.autocast("cpu"):
+            lower = ones(5)
+        return x + 1, on_meta.device.type, lower.dtype, ones(4) is on_meta
+
+    return f
+
+
+def cleared_between_calls() -> Program:
+    base = [1.0]
+
+    @functools.lru_cache
+    def table(n: int) -> torch.Tensor:
+        return torch.full((n,), base[0])
+
+    def f(x: torch.Tensor) -> Any:
+        found = x + table(4)
+        base[0] += 1
+        if base[0] == 3:
+            table.cache_clear()
+        return found
+
+    return f
+
+
 def mask_of_a_method() -> Program:
     class Masked(torch.nn.Module):
         @functools.lru_cache(maxsize=2)  # noqa: B019
@@ -115,6 +163,9 @@ CACHED = (
     effects_at_the_first_call,
     break_inside_cached,
     mask_of_a_method,
+    tables_of_tables,
+    made_where_modes_are_on,
+    cleared_between_calls,
 )
 
 
@@ -135,6 +186,13 @@ def test_constants_behind_lru_cache_stay_in_the_graph() -> None:
         return (n, n * 2)
 
     report = dynajit.explain(lambda x: x * size(4)[1])(torch.ones(4))
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
+@pytest.mark.parametrize("make", [changed_in_place, same_object_each_call, tables_of_tables])
+def test_tensors_behind_lru_cache_are_in_the_graph(make: Callable[[], Program]) -> None:
+    fn = make()
+    report = dynajit.explain(fn)(torch.eye(4))
     assert (report.graph_count, report.graph_break_count) == (1, 0)
 
 
