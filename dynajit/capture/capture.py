@@ -171,9 +171,9 @@ def _missed(
             return _left_eager(session, code, function, values, guards)
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
-        last = count >= config.recompile_limit - LAST_VARIANTS
+        last, is_part = count >= config.recompile_limit - LAST_VARIANTS, "_continues" in function.__dict__
         seen.varying.update(
-            varying_sources(own, reasons, seen.counters, last, values, function.__globals__),
+            varying_sources(own, reasons, seen, last, is_part, values, function.__globals__),
         )
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
@@ -590,7 +590,8 @@ class FrameCapture:
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
         role = role_of(self.code, guards)
-        data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role)
+        changes = emission.changed_places()
+        data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role, changes=changes)
         # it doesn't look at why the exception is raised, so states fit it that another variant has a whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
         last = broken is not None and broken.kind == breaks.RAISES.id

@@ -267,18 +267,15 @@ class Session:
 
     def hand_over(self, seen: Seen, function: types.FunctionType, moved: Sequence[tuple[Source, Source]]) -> None:
         """What `seen` says of numbers, texts and objects holds for the parameters of a part that they become."""
-        if not (seen.varying or seen.counters or seen.made_anew or seen.renumbered):
-            return
-        known = self.memory(function.__code__).seen
-        for source, there in moved:
-            for found, kept in (
-                (seen.varying, known.varying),
-                (seen.counters, known.counters),
-                (seen.made_anew, known.made_anew),
-                (seen.renumbered, known.renumbered),
-            ):
-                if source in found:
-                    kept.add(there)
+        known, there = self.memory(function.__code__).seen, dict(moved)
+        for found, kept in (
+            (seen.varying, known.varying),
+            (seen.counters, known.counters),
+            (seen.made_anew, known.made_anew),
+            (seen.renumbered, known.renumbered),
+        ):
+            kept.update(filter(None, (source.found_by(there) for source in found)))
+        self.expect(function, [*filter(None, (source.found_by(there) for source in seen.expected()))])
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> _C.CompiledFunction:
         """The call object that goes on in a frame; made once for each shape."""

@@ -13,7 +13,7 @@ import inspect
 import types
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dynajit import _C
@@ -34,6 +34,8 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 MANY_VALUES, LAST_VARIANTS = 3, 2
 MANY_COUNTS = 2
 MANY_OBJECTS = 3
+# the same where the function itself has put another one there, and none of these variants was ever run again
+MANY_STATES = 4
 # sets of keyword arguments that have a limit of variants each, and what tells them apart
 MAX_ROLES = 4
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
@@ -54,6 +56,8 @@ class VariantData:
     made_anew: frozenset[Source] = frozenset()
     # which keyword arguments it is for
     role: Sequence[tuple[int, Guard]] = ()
+    # what it leaves changed for the next call
+    changes: frozenset[Source] = frozenset()
 
 
 def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
@@ -77,37 +81,86 @@ def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
 def varying_sources(
     own: list[_C.Variant],
     reasons: Reasons,
-    counters: set[Source],
+    seen: Seen,
     last: bool,
+    part: bool,
     values: tuple[Any, ...],
     globals_: dict[str, Any],
 ) -> list[Source]:
-    """Where numbers, texts and objects are that many variants rely on, and that are other ones now."""
-    found: collections.Counter[Source] = collections.Counter()
-    no_symbols: set[Source] = set()
-    lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
+    """Where numbers, texts, objects and lengths are that many variants rely on, and that are other ones now.
+
+    `last`: few variants are left to the frame; `part`: it is a part of a function.
+    """
+    misses = _Misses(part)
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
-            guard = variant.data.guards[index]
-            source = guard.pinned()
-            differing = variant.data.guards.differing(values, globals_) if last else set()
-            found.update(differing | {source} if source is not None else differing)
-            wanted = guard.params[0] if source is not None and guard.kind == "EQUALS" else None
-            if source is not None and type(wanted) is int and abs(wanted) >= NO_SIZE:
-                no_symbols.add(source)
-            outgrown = variant.data.guards.outgrown(index, values, globals_)
-            if outgrown is not None:
-                lengths[outgrown[0]].add(outgrown[1])
-    for source, counts in lengths.items():
-        found[source] = len(counts)
-        assert source.base is not None
-        if not is_argument(source.base) and source.of is not dict.__len__:  # what the program keeps from call to call
-            no_symbols.add(source)
-    return [
-        source
-        for source, count in found.items()
-        if (last and count >= MANY_VALUES) or (source in counters | no_symbols and count >= MANY_COUNTS)
-    ]
+            misses.note(variant, index, last, values, globals_)
+    return misses.varying(seen, last)
+
+
+class _Misses:
+    """What variants relied on that did not fit, by how many of them."""
+
+    def __init__(self, part: bool) -> None:
+        self._part = part
+        self._found: collections.Counter[Source] = collections.Counter()
+        # of them what the function itself had left there for a call that none of the variants was ever run again for
+        self._left: collections.Counter[Source] = collections.Counter()
+        self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
+        # where no symbol can help, so that fewer variants are enough
+        self._hopeless: set[Source] = set()
+
+    def note(
+        self, variant: _C.Variant, index: int, last: bool, values: tuple[Any, ...], globals_: dict[str, Any]
+    ) -> None:
+        """The variant's guard `index` failed."""
+        guards, changes = variant.data.guards, variant.data.changes
+        guard = guards[index]
+        source, fresh = guard.pinned(), not variant.hits and (self._part or bool(changes))
+        failed = set() if source is None else {source}
+        differing = failed | guards.differing(values, globals_) if last or fresh else failed
+        self._found.update(differing if last else failed)
+        if fresh:
+            self._left.update(each for each in differing if self._is_own(each, changes))
+        if source is not None and guard.kind == "EQUALS":
+            wanted = guard.params[0]
+            if type(wanted) is int and abs(wanted) >= NO_SIZE:
+                self._hopeless.add(source)
+        outgrown = guards.outgrown(index, values, globals_)
+        if outgrown is not None:
+            length, count = outgrown
+            self._lengths[length].add(count)
+            if self._is_kept(length, changes if fresh else ()):
+                self._hopeless.add(length)
+
+    def varying(self, seen: Seen, last: bool) -> list[Source]:
+        """Where no variant is to rely on what is there any more."""
+        self._found.update({source: len(counts) for source, counts in self._lengths.items()})
+        soon, numbers = seen.counters | self._hopeless, set(seen.expected())
+        many_numbers = MANY_COUNTS if self._part else MANY_VALUES  # sizes of zero and one are variants of their own
+        found = [
+            source
+            for source, count in self._found.items()
+            if (last and count >= MANY_VALUES) or (source in soon and count >= MANY_COUNTS)
+        ]
+        left = self._left.items()
+        return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
+
+    def _is_own(self, source: Source, changes: Collection[Source]) -> bool:
+        """Whether what is there is of the function's own making: left by the call before or, of a part, by what ran
+        before it, as the names of stack slots tell."""
+        root = source.root()
+        on_stack = self._part and isinstance(root, LocalSource) and not root.local_name.isidentifier()
+        return on_stack or source.leads_through(changes)
+
+    def _is_kept(self, length: CallSource, changes: Collection[Source]) -> bool:
+        """Whether the program keeps the container from call to call: no argument or, of what has other states, too,
+        changed by the function itself."""
+        container = length.base
+        assert container is not None
+        if self._part or container.leads_through(changes):
+            return True
+        return length.of is not dict.__len__ and not is_argument(container)
 
 
 def note_objects_made_anew(

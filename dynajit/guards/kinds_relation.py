@@ -16,6 +16,7 @@ from dynajit.guards.guard import GuardKind, guard_kind
 from dynajit.guards.source import Source
 
 _LIMIT = 1 << 63
+_ONE_TO_ONE = frozenset({"add", "mul", "truediv", "float"})
 
 
 def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
@@ -26,6 +27,14 @@ def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
         return bool(symbols.value_of(tree, dict(zip(names, values, strict=True))))
     except (ArithmeticError, ValueError):
         return False
+
+
+def _one_to_one(tree: Any) -> bool:
+    """Whether different numbers give different results."""
+    if not isinstance(tree, tuple):
+        return isinstance(tree, str)
+    varying = [part for part in tree[1:] if symbols.names_in(part)]
+    return tree[0] in _ONE_TO_ONE and len(varying) == 1 and _one_to_one(varying[0])
 
 
 @guard_kind("RELATION")
@@ -54,8 +63,9 @@ class Relation(GuardKind):
         return others
 
     def pins(self, params: tuple[Any, ...]) -> bool:
-        tree, names, others, _ = params
-        return not others and tree[0] == "eq" and names[0] in tree[1:] and len(symbols.names_in(tree)) == 1
+        tree, _, others, _ = params
+        numbers = [part for part in tree[1:] if not symbols.names_in(part)]
+        return not others and tree[0] == "eq" and len(numbers) == 1 and any(map(_one_to_one, tree[1:]))
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         tree, names, others, _ = params

@@ -146,7 +146,7 @@ class GuardSet:
         reader = _Reader(locals, globals)
         failed = self._guards[index]
         # what can't be reached may be an entry of a dictionary whose keys are guarded later
-        keys = (guard for guard in self._guards if guard.kind == "DICT_KEYS" and _leads_through(failed.source, guard))
+        keys = (guard for guard in self._guards if guard.kind == "DICT_KEYS" and _leads_through(failed, guard))
         for guard in (failed, *keys):
             source = guard.pinned()
             with contextlib.suppress(Unreachable):
@@ -171,7 +171,8 @@ class GuardSet:
     def outgrown(
         self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
     ) -> tuple[CallSource, int] | None:
-        """The length's source, and how long it was to be, where guard `index` met a container that is longer now."""
+        """The length's source, and how long it was to be, where guard `index` met a container that is longer now, or a
+        dictionary with other keys."""
         guard = self._guards[index]
         with contextlib.suppress(Unreachable):
             source = guard.source
@@ -181,10 +182,11 @@ class GuardSet:
             found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
             if isinstance(source, CallSource) and counts:
                 return (source, wanted) if found > wanted else None
-            length = wanted if guard.kind == "LEN" else len(wanted)
-            for kind in (list, dict):
-                if issubclass(type(found), kind) and kind.__len__(found) > length:
-                    return length_source(source, kind.__len__), length
+            if guard.kind == "DICT_KEYS":
+                return (length_source(source, dict.__len__), id(wanted)) if issubclass(type(found), dict) else None
+            for kind in (list, dict, tuple):
+                if issubclass(type(found), kind) and kind.__len__(found) > wanted:
+                    return length_source(source, kind.__len__), wanted
         return None
 
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
@@ -230,11 +232,9 @@ class GuardSet:
         return sorted(range(len(self._guards)), key=rank)
 
 
-def _leads_through(source: Source | None, guard: Guard) -> bool:
-    """Whether the source leads through the object of a guard."""
-    while source is not None and source is not guard.source:
-        source = source.base
-    return source is not None
+def _leads_through(guard: Guard, other: Guard) -> bool:
+    """Whether the source leads through the object of another guard."""
+    return guard.source is not None and guard.source.leads_through((other.source,))  # type: ignore[arg-type]
 
 
 class _Builder:

@@ -13,7 +13,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dynajit import _C
@@ -93,10 +93,21 @@ class Source:
             source = source.base
         return source
 
+    def leads_through(self, places: Collection[Source]) -> bool:
+        """Whether it is one of these places, or one of them is on the way there."""
+        return self in places or (self.base is not None and self.base.leads_through(places))
+
     def moved(self, base: Source) -> Source:
         """The same step from another object."""
         make: Any = type(self)
         return make(base, *(getattr(self, part) for part in self.parts))  # type: ignore[no-any-return]
+
+    def found_by(self, there: Mapping[Source, Source]) -> Source | None:
+        """The same way from where these sources' objects are found, too; None if it leads through none of them."""
+        if self in there:
+            return there[self]
+        base = None if self.base is None else self.base.found_by(there)
+        return None if base is None else self.moved(base)
 
     def emit(self, e: Emitter, load: Load) -> None:
         """Push the object; `load` pushes the base, so that the caller can keep shared prefixes in variables."""
@@ -484,6 +495,9 @@ class TogetherSource(Source):
     def __new__(cls, members: Sequence[Source]) -> TogetherSource:
         name = f"({', '.join(member.name() for member in members)})"
         return cls._make(tuple(map(id, members)), None, name, members=tuple(members))
+
+    def leads_through(self, places: Collection[Source]) -> bool:
+        return any(member.leads_through(places) for member in self.members)
 
     def emit(self, e: Emitter, load: Load) -> None:
         for member in self.members:

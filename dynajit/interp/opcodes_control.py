@@ -149,7 +149,8 @@ def set_function_attribute(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic_1(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == "INTRINSIC_LIST_TO_TUPLE":
-        frame.push(TupleVal(tx.unpack(frame.pop())))
+        items: Any = frame.pop()
+        frame.push(items.as_tuple(tx))
     elif instr.arg == "INTRINSIC_UNARY_POSITIVE":
         frame.push(operators.unary(tx, "UNARY_POSITIVE", frame.pop()))
     elif instr.arg == "INTRINSIC_STOPITERATION_ERROR":

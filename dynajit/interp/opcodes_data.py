@@ -69,7 +69,7 @@ _GIVING: dict[str, tuple[int, Callable[..., Value]]] = {
     "BINARY_SUBSCR": (2, lambda tx, _, owner, key: owner.getitem(tx, key)),
     "BINARY_SLICE": (3, lambda tx, _, owner, start, stop: owner.getitem(tx, _slice(start, stop))),
     "CONVERT_VALUE": (1, lambda tx, conversion, value: _convert(tx, value, conversion, FORMATTED)),
-    "LIST_TO_TUPLE": (1, lambda tx, _, items: TupleVal(tx.unpack(items))),
+    "LIST_TO_TUPLE": (1, lambda tx, _, items: items.as_tuple(tx)),
     "GET_ITER": (1, lambda tx, _, items: items.iterate(tx)),
     "GET_YIELD_FROM_ITER": (1, lambda tx, _, items: items.iterate(tx)),
 }
@@ -182,6 +182,10 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
     kind = other.py_type()
     if not is_iterable(kind):
         raise GraphBreak(breaks.RAISES, f"TypeError: value after * must be an iterable, not {kind.__name__}")
+    joined = other.spread(tx, target)
+    if joined is not None:  # nobody else has the list yet
+        frame.stack[-instr.arg] = joined
+        return
     target.replace(tx, [*target.values(tx), *tx.unpack_hinted(other)])
 
 

@@ -7,6 +7,7 @@ made, effects happen, then the return value or the breaking instruction with the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CellType, CodeType
@@ -20,7 +21,7 @@ from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.bytecode.return_action import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
-from dynajit.guards.source import LocalSource, RunTimeSource, Source
+from dynajit.guards.source import GlobalSource, LocalSource, RunTimeSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.report import breaks
@@ -198,6 +199,11 @@ class Emission:
         kinds = torch.Tensor, torch.nn.Module
         found = [value.source.name() for value in written if not issubclass(value.py_type(), kinds)]
         return [*found, *(name for _, name in self.tx.globals_written)]
+
+    def changed_places(self) -> frozenset[Source]:
+        """Where the function leaves something else for its next call: attributes, containers, globals."""
+        changed = (value.changed_places() for value in self.tx.journal.dirty.values())
+        return frozenset([*itertools.chain(*changed), *(GlobalSource(name) for _, name in self.tx.globals_written)])
 
     def outputs(self) -> list[Any]:
         """The tensors, and the numbers that depend on them, that the graph has to return."""

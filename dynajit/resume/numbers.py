@@ -47,7 +47,7 @@ def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Sour
     return [
         (value.source, LocalSource(place, names[place]))
         for place, value in enumerate(values)
-        if isinstance(value, Value) and value.source is not None and not isinstance(value, TensorVal)
+        if isinstance(value, (Value, LocalBox)) and value.source is not None and not isinstance(value, TensorVal)
     ]
 
 
@@ -114,7 +114,7 @@ def _real(item: Any) -> Any:
         return item.obj
     if isinstance(item, ConstVal):
         return item.hint
-    return tuple(map(_real, item.items)) if isinstance(item, TupleVal) else None
+    return tuple(map(_real, item.items)) if type(item) is TupleVal else None
 
 
 def _differing(source: Source, first: Any, second: Any) -> Iterator[Source]:

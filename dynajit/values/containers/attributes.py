@@ -123,6 +123,9 @@ class AttributeDict(DictVal):
             else:
                 out.run(dict.pop, self.source, name, None)
 
+    def changed_places(self) -> Sequence[Source]:
+        return () if self.source is None else [self.entry_source(name) for name in self.changed_names]
+
     def effect_children(self) -> Sequence[Value]:
         entries = [self.entries[name][1] for name in self.changed_names if name in self.entries]
         return [entry for entry in entries if isinstance(entry, Value)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source, length_source
 from dynajit.values.containers.iterators import check_length, iterator_at
-from dynajit.values.containers.lazy_list import check_growth
+from dynajit.values.containers.lengths import check_growth
 from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal

@@ -3,7 +3,6 @@
 In: a real list and its source. Out: `OutsideList`, a `ListVal` that records the guard on the length when its items are
 first asked for. What is only appended to, as loops do with the list they fill, and taken from at its ends, as from a
 stack or a queue, fits lists of every length.
-`outside_length` is the length alone: a number that varies once it has been seen to.
 """
 
 from __future__ import annotations
@@ -11,50 +10,26 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dynajit.graph.seen import is_argument
 from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import check_length
+from dynajit.values.containers.joined import JoinedList, grows
+from dynajit.values.containers.lengths import check_growth, outside_length
 from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
 from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.number_calls import MAX_COMPUTED
-
-
-def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
-    """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
-    source = length_source(of, count_of)
-    if not tx.static_numbers and tx.seen.number(source, count):
-        return tx.wrap(count, source)
-    return UnreadLength(tx, count, of, source)
-
-
-def check_growth(tx: Tracer, of: Source, count_of: Callable[[Any], int]) -> None:
-    """To be called where the trace is going to rely on the length: a graph break if it grows from call to call."""
-    source = length_source(of, count_of)
-    if source in tx.seen.varying:
-        raise GraphBreak(breaks.VARYING_VALUE, source.name())
 
 
 def is_filled(real: list[Any]) -> bool:
     """Whether there is an item."""
     return list.__len__(real) > 0
-
-
-class UnreadLength(UnreadConst):
-    """A length, until something depends on it."""
-
-    def __init__(self, tx: Tracer, count: int, of: Source, source: Source) -> None:
-        super().__init__(tx, count, source)
-        self._of = of
-
-    def rely(self) -> None:
-        self._tx.guard(self._of, "LEN", self._raw)
 
 
 class OutsideList(ListVal):
@@ -168,6 +143,16 @@ class OutsideList(ListVal):
             return
         for item in items:
             self.append(tx, item)
+
+    def spread(self, tx: Tracer, before: Any) -> Value | None:
+        whole = self._items is None and not (any(self._taken) or self._stored or self.raw)
+        if not whole or not grows(tx, self._real, self.source):
+            return None
+        return JoinedList(tx, self._real, self.source, before.values(tx), list(self._added))
+
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        joined: Any = self.spread(tx, ListVal([])) if symbol == "+" and right.py_type() is list else None
+        return super().binary(tx, symbol, right) if joined is None else joined.binary(tx, symbol, right)
 
     def _varying(self, tx: Tracer, key: Value) -> VaryingKey | None:
         """What stands for an index that varies, guarded to be one of an item."""

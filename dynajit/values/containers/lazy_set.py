@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, Source, length_source
-from dynajit.values.containers.lazy_list import outside_length
+from dynajit.values.containers.lengths import outside_length
 from dynajit.values.containers.set_history import UNKNOWN, History, from_outside, guard_members, is_known
 from dynajit.values.containers.sets import SET_METHODS, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key

@@ -18,7 +18,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
 from dynajit.values.containers.iterators import PositionIterator
 from dynajit.values.containers.keys import collide, has_user_key
-from dynajit.values.containers.lazy_list import check_growth, outside_length
+from dynajit.values.containers.lengths import check_growth, outside_length
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
     replace_entries,
@@ -163,8 +163,8 @@ class DictVal(Value):
         """Depend on all keys and their order."""
         if self.complete:
             return
-        self._settle(tx)
         check_growth(tx, self.source, dict.__len__)
+        self._settle(tx)
         pairs = self._real_items()
         tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
         old = dict(self.entries)

@@ -125,6 +125,11 @@ class SequenceVal(Value):
 
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if symbol == "+" and isinstance(right, SequenceVal) and right.family is self.family:
+            joined: Any = (
+                right.spread(tx, ListVal(self.values(tx))) if self.kind in (list, tuple) and self.items else None
+            )
+            if joined is not None:
+                return joined if self.kind is list else joined.as_tuple(tx)
             return self.alike([*self.values(tx), *right.values(tx)], right)
         if symbol == "*" and is_count(right):
             return self.alike(self.values(tx) * self.repeats(right), None)
@@ -328,7 +333,8 @@ class TupleVal(SequenceVal):
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if symbol == "*" and self.kind is tuple and is_count(right) and right.const() == 1:
             return self
-        return super().binary(tx, symbol, right)
+        same = other_than_empty(tx, self, right) if symbol == "+" else None
+        return super().binary(tx, symbol, right) if same is None else same
 
     def stood_for(self, items: list[Any]) -> Any:
         return tuple(items)
@@ -387,6 +393,13 @@ class TupleVal(SequenceVal):
             out.call_const(tuple.__new__, lambda: (out.const(self.kind), out.push_tuple(self.items)), 2)
         else:
             out.call_const(self.kind, lambda: out.push_tuple(self.items), 1)
+
+
+def other_than_empty(tx: Tracer, left: Value, right: Value) -> Value | None:
+    """One of two tuples, if the other is empty: their sum is the very object."""
+    if left.py_type() is not tuple or right.py_type() is not tuple:
+        return None
+    return right if not left.truth(tx) else left if not right.truth(tx) else None
 
 
 _Named = collections.namedtuple("_Named", "item")
@@ -473,6 +486,10 @@ class ListVal(SequenceVal):
 
     def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.replace(tx, [*self.values(tx), *items])
+
+    def as_tuple(self, tx: Tracer) -> Value:
+        """A tuple of the same items."""
+        return TupleVal(self.values(tx))
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         return parts_to_graph(tx, self.values(tx))

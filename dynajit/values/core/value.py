@@ -370,6 +370,14 @@ class Value:
         """The values that `emit_effect` pushes."""
         return self.children()
 
+    def spread(self, tx: Tracer, before: Any) -> Value | None:
+        """The list `[*before, *self]` of a list model, where there is another way than by all items."""
+        return None
+
+    def changed_places(self) -> Sequence[Source]:
+        """Where the program finds again what `emit_effect` changes."""
+        return () if self.source is None else (self.source,)
+
     def emit_effect(self, out: Any) -> None:
         """Bring the real object up to date in generated code."""
         raise NotImplementedError(self.describe())

@@ -43,6 +43,7 @@ from dynajit.report.shown import short
 from dynajit.symbols import is_symbolic
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.iterators import LONGEST, OutsideCount, check_length
+from dynajit.values.containers.joined import outside_tuple
 from dynajit.values.containers.lazy_list import OutsideList
 from dynajit.values.containers.lazy_set import OutsideSet, grows
 from dynajit.values.containers.mapping import DictVal, DictViewVal
@@ -283,6 +284,9 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     if len(obj) > LONGEST:
         return _opaque(tx, obj, source, breaks.TOO_LONG, f"a tuple of {len(obj)} items")
     tx.guard(source, "TYPE", type(obj))
+    lazy = outside_tuple(tx, obj, source) if type(obj) is tuple else None
+    if lazy is not None:
+        return lazy
     tx.guard(source, "LEN", len(obj))
     items = [Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)]
     return TupleVal(items, type(obj), source)

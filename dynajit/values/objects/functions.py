@@ -64,6 +64,9 @@ class CellVal(Value):
         if self.source is not None:
             tx.journal.touch(self)
 
+    def changed_places(self) -> Sequence[Source]:
+        return () if self.contents_source is None else (self.contents_source,)
+
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "cell_contents":
             found = self.get(tx)

@@ -555,6 +555,9 @@ class ObjVal(Value):
     def emit_effect(self, out: Any) -> None:
         self._emit_slots(out)
 
+    def changed_places(self) -> Sequence[Source]:
+        return () if self.source is None else [AttrSource(self.source, name) for name in self.slots]
+
     def effect_children(self) -> Sequence[Value]:
         return [self, *(value for value in self.slots.values() if value is not None)]
 

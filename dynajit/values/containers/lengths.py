@@ -1,0 +1,40 @@
+"""Lengths of containers from outside, which vary once they have been seen to.
+
+In: a real container's length and its source. Out: the length's model, or a graph break where it is to be relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dynajit.guards.source import Source, length_source
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import UnreadConst
+
+
+def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
+    """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
+    source = length_source(of, count_of)
+    if not tx.static_numbers and tx.seen.number(source, count):
+        return tx.wrap(count, source)
+    return UnreadLength(tx, count, of, source)
+
+
+def check_growth(tx: Tracer, of: Source, count_of: Callable[[Any], int]) -> None:
+    """To be called where the trace is going to rely on the length: a graph break if it grows from call to call."""
+    source = length_source(of, count_of)
+    if source in tx.seen.varying:
+        raise GraphBreak(breaks.VARYING_VALUE, source.name())
+
+
+class UnreadLength(UnreadConst):
+    """A length, until something depends on it."""
+
+    def __init__(self, tx: Tracer, count: int, of: Source, source: Source) -> None:
+        super().__init__(tx, count, source)
+        self._of = of
+
+    def rely(self) -> None:
+        self._tx.guard(self._of, "LEN", self._raw)

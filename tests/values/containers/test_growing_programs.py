@@ -1,0 +1,63 @@
+"""Containers that are kept from call to call and grow: the same as eager, and no variant a call until the limit."""
+
+from __future__ import annotations
+
+import growing_programs
+import pytest
+
+TWICE = (
+    "s.t = s.t + (x * 2,)\nreturn x + s.t[-1] + len(s.t)",
+    "s.t = (s.n,) + s.t\nreturn x + s.t[0]",
+    "s.t = (*s.t, s.n, x)\nreturn x + s.t[-2], bool(s.t)",
+    "s.t += (s.n,)\ns.d['a'] = s.t + (x,)\nreturn s.d['a'][-1] * 2",
+    "s.l = s.l + [x]\ns.l.append(s.n)\nreturn x + s.l[-1] + len(s.l)",
+    "s.k = [*s.k, x]\nreturn x * 2 + s.k[-1]",
+    "s.l = [s.n] + s.l\nreturn x + s.l[0]",
+    "s.l.append(s.n)\ns.t = (*s.l,)\ns.l.append(x)\nreturn x + len(s.t)",
+    "s.t = s.t + (s.n,)\nreturn x + 1, s.t + () is s.t, (*s.t,) is s.t, s.t == ()",
+    "s.k = s.l + [x]\ns.l += [s.n]\nreturn x + len(s.k)",
+)
+# captures that such a program may cost
+BOUNDED = {
+    "s.t = s.t + (s.n,)\nreturn x + sum(s.t)": 5,
+    "s.d = {**s.d, s.n: x}\nreturn x + len(s.d)": 12,
+    "s.d[f'k{s.n}'] = s.n\nreturn x + max(s.d.values())": 6,
+    "s.d[s.n] = s.n\nfor v in s.d.values(): x = x + v\nreturn x": 8,
+    "s.s = s.s | {s.n}\nreturn x + len(s.s)": 12,
+    "s.w = s.w + f'{s.n};'\nreturn x + len(s.w)": 7,
+    "s.d[s.n] = x\nif len(s.d) > 3: s.d.pop(next(iter(s.d)))\nreturn x + 1": 10,
+    "heapq.heappush(s.h, s.n * 7 % 5)\nreturn x + s.h[0]": 6,
+}
+
+
+def written(body: str) -> str:
+    """The program, which counts its calls."""
+    *before, end = body.splitlines()
+    return "def run(s, x):\n" + "".join(f"    {line}\n" for line in [*before, "s.n += 1", end])
+
+
+@pytest.mark.parametrize("body", TWICE)
+def test_what_is_put_before_and_after_fits_all_lengths(body: str) -> None:
+    found = growing_programs.captures(written(body))
+    assert sum(found) <= 2 + 2 * ("==" in body) and not any(found[3:]), found  # which is by the length
+
+
+@pytest.mark.parametrize("body", BOUNDED)
+def test_what_a_function_changes_itself_is_left_out_of_the_graph(body: str) -> None:
+    found = growing_programs.captures(written(body))
+    assert sum(found) <= BOUNDED[body] and not any(found[10:]), found
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_programs(seed: int) -> None:
+    text = growing_programs.program(seed)
+    found = growing_programs.captures(text)
+    assert sum(found) <= 12 and not any(found[10:]), f"{found} of\n{text}"
+
+
+def test_states_that_come_again_keep_their_graphs() -> None:
+    """Each of them is compiled whole: it is met again."""
+    found = growing_programs.captures(
+        written("s.w = {'': 'a', 'a': 'b', 'b': 'c', 'c': ''}[s.w]\nreturn x * ord(s.w or '!')")
+    )
+    assert sum(found) <= 5 and not any(found[5:]), found  # one for the number's first value
