@@ -17,6 +17,7 @@ from dynajit.values.containers.lengths import check_growth, outside_length
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal, other_than_empty
 from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.number_calls import MAX_COMPUTED
 
 
 def outside_tuple(tx: Tracer, real: tuple[Any, ...], source: Source) -> Value | None:
@@ -68,6 +69,12 @@ class _Joined(SequenceVal):
         if self._items is None:
             raise NotReal("a sequence not looked at yet")
         return super().real()
+
+    def growing(self) -> tuple[Sequence[Any], Source, Sequence[Value]] | None:
+        """The real one, its source and what is after its items, for what is computed of all of them."""
+        if self._items is not None or self._before or len(self._real) > MAX_COMPUTED:
+            return None
+        return self._real, self._of, self._after
 
     def truth(self, tx: Tracer) -> bool:
         if self._items is not None or self._before or self._after:

@@ -41,14 +41,14 @@ class VaryingKey:
         self.text = escaped(shown.format(*(source.name() for source in places)))
         base = TogetherSource([source, *places])
         find, get = (in_range, list.__getitem__) if kind is list else (kind.__contains__, dict.__getitem__)
-        known = {"find": find, "get": get, **call.known}
-        self.contains = self._found(base, f"lambda found: (lambda table, {names}: find(table, {code}))(*found)", known)
-        self.getitem = self._found(base, f"lambda found: (lambda table, {names}: get(table, {code}))(*found)", known)
+        self.contains = self._found(base, "has", names, code, {"use": find, **call.known})
+        self.getitem = self._found(base, "item", names, code, {"use": get, **call.known})
 
-    def _found(self, base: Source, code: str, known: dict[str, Any]) -> CallSource:
-        function = eval(code, known)
-        _C.mark_ours(function.__code__)
-        return CallSource(base, function, f"{'has' if 'find(' in code else 'item'} {self.text} of {{}}")
+    def _found(self, base: Source, what: str, names: str, code: str, known: dict[str, Any]) -> CallSource:
+        # one Python call, as it is made at each call of the program's
+        exec(f"def look_up(found):\n    table, {names} = found\n    return use(table, {code})", known)
+        _C.mark_ours(known["look_up"].__code__)
+        return CallSource(base, known["look_up"], f"{what} {self.text} of {{}}")
 
     def __hash__(self) -> int:
         return hash(self.text)

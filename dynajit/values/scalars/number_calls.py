@@ -215,7 +215,8 @@ def called_on_number(
         return None  # the numbers themselves say what is wrong
     text = f"{_name(fn)}({', '.join(shown)})"
     if many:
-        function = eval(f"lambda numbers: (lambda {names}: {code})(*numbers)", call.known)
+        exec(f"def of_numbers(numbers):\n    {names} = numbers\n    return {code}", call.known)
+        function = call.known["of_numbers"]
         text = escaped(text.format(*(source.name() for source, _ in numbers)))
     _C.mark_ours(function.__code__)
     base = TogetherSource([source for source, _ in numbers]) if many else numbers[0][0]

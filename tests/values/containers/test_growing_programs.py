@@ -19,7 +19,7 @@ TWICE = (
 )
 # captures that such a program may cost
 BOUNDED = {
-    "s.t = s.t + (s.n,)\nreturn x + sum(s.t)": 5,
+    "s.t = s.t + (s.n,)\nreturn x + sum(s.t)": 2,
     "s.d = {**s.d, s.n: x}\nreturn x + len(s.d)": 12,
     "s.d[f'k{s.n}'] = s.n\nreturn x + max(s.d.values())": 6,
     "s.d[s.n] = s.n\nfor v in s.d.values(): x = x + v\nreturn x": 8,
