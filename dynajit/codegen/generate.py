@@ -216,9 +216,10 @@ class _Planner:
     def _kernel(self, group: Group) -> None:
         if not group.stored:
             return
-        kernel = build_kernel(group, self.schedule.inlined)
+        kernel = self._build(group)
         printed = print_kernel(kernel, self.schedule.stored_in)
         function = self._function(kernel, printed)
+        self._view_parts(kernel)
         for tensor in kernel.writes:
             if tensor not in self.schedule.stored_in:
                 self._add_buffer(tensor, _CPU)
@@ -227,6 +228,21 @@ class _Planner:
         written = tuple(map(self._buffer, kernel.writes))
         self.steps.append(KernelStep(function, tuple(map(self._buffer, printed.parameters)), written))
         self._touch(kernel)
+
+    def _build(self, group: Group) -> Kernel:
+        kernel = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
+        written = {self._buffer(tensor) for tensor in kernel.writes}
+        if any(self._buffer(tensor) in written for tensor, _ in kernel.parts.values()):
+            group.piece = False  # each pointer that a kernel is given is to memory of its own
+            return self._build(group)
+        return kernel
+
+    def _view_parts(self, kernel: Kernel) -> None:
+        """Views of the memory of which the kernel is given the rest from some element on."""
+        for part, (tensor, start) in kernel.parts.items():
+            if part.name not in self.buffers:
+                self._add_buffer(part, self.program.device)
+                self.steps.append(ViewStep(part.name, self._buffer(tensor), start))
 
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
@@ -495,7 +511,7 @@ class _TritonPlanner(_Planner):
     def _reads(self, group: Group) -> Collection[Tensor]:
         if group not in self.reads_of:
             kernel = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
-            self.reads_of[group] = frozenset(kernel.reads)
+            self.reads_of[group] = {*kernel.reads, *(tensor for tensor, _ in kernel.parts.values())}
         return self.reads_of[group]
 
     def _without_timing(self, product: products.Product, kernel: Kernel) -> Launches | None:
@@ -528,8 +544,7 @@ class _TritonPlanner(_Planner):
     def _kernel(self, group: Group) -> None:
         if not group.stored or (group not in self.taken and self._taken_by_a_product(group)):
             return
-        target = for_device(self.program.device)
-        kernel = build_kernel(group, self.schedule.inlined, target)
+        kernel = self._build(group)
         try:
             chosen = self.taken[group] if group in self.taken else self._launches(kernel)
         except Unprintable as error:
@@ -541,6 +556,7 @@ class _TritonPlanner(_Planner):
             }
             ops = ops or {member.origin.op for member in kernel.fused}
             raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
+        self._view_parts(kernel)
         self._launch(chosen, kernel.writes, _short_name(kernel))
         self._touch(kernel)
 

@@ -9,6 +9,7 @@ To fuse more: `_Fusion._can_join`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,13 +41,14 @@ from dynajit.loopir.nodes import (
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
 from dynajit.nested import leaves_in
+from dynajit.schedule import split
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
 CHEAP = 3
 # What is computed at fewer places than it is read at should not cost more than this.
 CHEAP_BROADCAST = 3
-MAX_MEMBERS = 48
+MAX_MEMBERS = 512
 # How many of the last units a tensor may join that it does not read from.
 BESIDE = 4
 # Kernels of no more points than this do nothing worth a launch of their own.
@@ -75,6 +77,7 @@ class Group:
     before: set[Unit] = field(default_factory=set)
     first: int = 0
     last: int = 0
+    piece: bool = False  # of a group that was too long
 
     @property
     def numel(self) -> int:
@@ -175,6 +178,7 @@ class _Fusion:
         self.forced: set[Tensor] = set()
         self.inlined: set[Tensor] = set()
         self.cost: dict[Tensor, int] = {}
+        self.length: dict[Tensor, int] = {}  # of their text, as `split` counts
         self.reads: dict[Tensor, tuple[Reading, ...]] = {}
         self.unit_of: dict[Tensor | str, Unit] = {}  # of what is no tensor of the IR by its name
         self.units: list[Unit] = []
@@ -190,6 +194,7 @@ class _Fusion:
                 barrier = call if item.barrier else barrier
             elif not self._inline(item):
                 self._place(item, barrier)
+        self._split_long()
         self._choose_stored()
         stored_in: dict[Tensor, Tensor] = {}
         if self.target.stores_in_place:
@@ -250,10 +255,11 @@ class _Fusion:
     def _inline(self, item: Tensor) -> bool:
         """Note what `item` reads once its inlined producers are looked through; decide whether it is one itself."""
         reads: dict[Reading, None] = {}
-        cost = 0
+        cost, length = 0, split.REDUCTION * isinstance(item, Reduction)
         if isinstance(item, Scatter):
             reads[item.base, None] = None
         for node in _scalars_of(item):
+            length += split.NODE * isinstance(node, (Op, Read))
             if isinstance(node, Op):
                 cost += OPS[node.name].cost if node.name != "convert" else 0
                 if isinstance(node, Fetch):
@@ -261,15 +267,17 @@ class _Fusion:
             elif isinstance(node, Read):
                 if node.tensor in self.inlined:
                     cost += self.cost[node.tensor]
+                    length += self.length[node.tensor] - self.cost[node.tensor]
                     for reading in self._reads_through(node):
                         reads[reading] = None
                 else:
                     reads[node.tensor, node.position] = None
-        self.cost[item] = cost
+        self.cost[item], self.length[item] = cost, cost + length
         self.reads[item] = tuple(reads)
         if (
             isinstance(item, (Reduction, Scan, Scatter))
             or item in self.forced
+            or self.length[item] > split.EXPRESSION
             or not self._worth_inlining(item, cost, len(reads))
         ):
             return False
@@ -481,6 +489,27 @@ class _Fusion:
 
     # ---- afterwards
 
+    def _split_long(self) -> None:
+        """Several kernels of a group that is too long to be compiled as one."""
+        pieces: dict[Unit, list[Group]] = {}
+        for unit in self.units:
+            if isinstance(unit, Group) and len(unit.members) > 1 and not unit.bounds:
+                lengths = [self.length[member] for member in unit.members]
+                reads = [{tensor for tensor, _ in self.reads[member]} for member in unit.members]
+                points = split.cut_points(unit.members, lengths, reads)
+                if len(points) > 2:
+                    pieces[unit] = list(_parts(unit, points))
+        if not pieces:
+            return
+        for parts in pieces.values():
+            self.unit_of.update((member, part) for part in parts for member in part.members)
+        self.units = [part for unit in self.units for part in pieces.get(unit, [unit])]
+        for unit in self.units:
+            unit.before = {part for other in unit.before for part in pieces.get(other, [other])}
+        for parts in pieces.values():
+            for one, two in itertools.pairwise(parts):
+                two.before.add(one)
+
     def _choose_stored(self) -> None:
         for unit in self.units:
             if isinstance(unit, Group):
@@ -508,6 +537,31 @@ class _Fusion:
         if unit.first >= call.first:
             return False
         return not read_by_call(unit.extern).isdisjoint(mutated)
+
+
+def _parts(group: Group, points: Sequence[int]) -> Iterator[Group]:
+    """The group cut at these positions, save where a part had values of rows and of points but no reduction."""
+
+    def kinds(start: int, end: int) -> set[str]:
+        members = group.members[start:end]
+        return {"r" if isinstance(m, Reduction) else "row" if m in group.rows else "full" for m in members}
+
+    ends: list[int] = []
+    for end in points[1:]:
+        if ends and group.reduces and kinds(ends[-1], end) == {"row", "full"}:
+            ends.pop()
+        ends.append(end)
+    if group.reduces and len(ends) > 1 and kinds(0, ends[0]) == {"row", "full"}:
+        del ends[0]
+    for start, end in itertools.pairwise([0, *ends]):
+        shape, outer, rows = group.shape, group.outer, group.rows.intersection(group.members[start:end])
+        if group.reduces and "r" not in kinds(start, end):
+            sizes = tuple(size for size, kind in zip(shape, outer, strict=True) if kind or not rows)
+            shape, outer = collapsed(sizes, [True] * len(sizes))
+            rows = set()
+        yield Group(
+            shape, outer, group.members[start:end], rows, [], set(group.before), group.first, group.last, piece=True
+        )
 
 
 def _updates_input(item: Tensor) -> bool:

@@ -45,6 +45,7 @@ from dynajit.loopir.nodes import (
     Scalar,
     Scatter,
     Shape,
+    Source,
     Tensor,
     axis_of,
     domain_of,
@@ -52,7 +53,7 @@ from dynajit.loopir.nodes import (
     scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
-from dynajit.loopir.size import Size, divides, hint_of
+from dynajit.loopir.size import Size, divides, hint_of, is_symbolic
 from dynajit.schedule.fuse import Group, row_of
 from dynajit.schedule.target import CPU, KernelTarget
 
@@ -64,6 +65,8 @@ KEEP_ELEMENTS = 8192
 TILED_POINTS = 4096
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
+# Where memory that is handed on in part begins: at multiples of so many bytes. Of less than this none is.
+PART_BYTES, LEAST_BYTES = 16, 256
 
 
 class Load(Scalar):
@@ -160,6 +163,9 @@ class Kernel:
     fused: list[Tensor]  # all tensors computed, inlined ones too, in graph order
     across: Axis | None = None  # of the outer axes, the one along which much of what is read lies: worth tiles
     bounds: tuple[Scalar, ...] = ()  # between which the inner axis runs, where that is not all of it
+    # tensors that are the rest of another's memory from some element on: pieces of a loop that was unrolled are equal
+    # but for these numbers
+    parts: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
 
     def all_stores(self) -> Iterator[Store]:
         """Every store."""
@@ -189,6 +195,9 @@ class Kernel:
         return any(isinstance(node, Op) and node.name in CHECKS for node in self.scalars())
 
 
+NO_PARTS: Mapping[Tensor, tuple[Source, int]] = {}
+
+
 def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU) -> Kernel:
     """The kernel that computes the group on that target."""
     sizes, kinds = _common_axes(group)
@@ -197,9 +206,12 @@ def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU)
         kernel = draft.kernel()
         better = (draft.split_axes() or draft.merge_axes()) if attempt < MAX_ATTEMPTS else None
         if better is None:
-            return kernel
+            break
         sizes, kinds = better
-    raise AssertionError
+    if group.piece and (parts := draft.parts_read()):
+        kernel = _Draft(group, inlined, sizes, kinds, target, parts).kernel()
+        kernel.parts = {part: (tensor, start) for tensor, (part, start) in parts.items()}
+    return kernel
 
 
 def build_tile_kernel(group: Group, inlined: set[Tensor], sizes: Shape, target: KernelTarget) -> Kernel:
@@ -265,9 +277,16 @@ class _Draft:
     """One attempt at the kernel, with given axes in the order of the domain."""
 
     def __init__(
-        self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...], target: KernelTarget
+        self,
+        group: Group,
+        inlined: set[Tensor],
+        sizes: Shape,
+        kinds: tuple[bool, ...],
+        target: KernelTarget,
+        parts: Mapping[Tensor, tuple[Source, int]] = NO_PARTS,
     ) -> None:
         self.group = group
+        self.parts = parts
         self.target = target
         self.inlined = inlined
         self.sizes = sizes
@@ -402,6 +421,8 @@ class _Draft:
                 sections[first].stores.append(self._store(member, self._body(member), self.full))
             elif member in self.kept:
                 sections[first].kept.append((member, self._body(member)))
+            else:  # for the readers, which find it: expressions are as deep as the group is long
+                self._body(member)
 
     def _update(self, member: Scatter) -> Update:
         where = unravel(self.full, member.domain)
@@ -466,8 +487,10 @@ class _Draft:
             self.looked_through.add(tensor)
             return self._resolve(tensor.body, _replacement(tensor.axes, position), (tensor, position))
         if tensor not in self.members:
-            self.loaded[tensor] = None
-            return load(tensor, self._address(tensor, position))
+            address = self._address(tensor, position)
+            part, start = self.parts.get(tensor, (tensor, 0))
+            self.loaded[part] = None
+            return load(part, address + (-start) if start else address)
         if tensor in self.group.rows:
             return _kept_value(Local, tensor)
         if tensor in self.kept and self.loop > min(self.loops[tensor]):
@@ -505,6 +528,29 @@ class _Draft:
         ]
         self.addresses[even] = None
         return even, uneven
+
+    def parts_read(self) -> dict[Tensor, tuple[Source, int]]:
+        """The tensors of which the kernel reads nothing before some element: their memory from there on, and where."""
+        starts: dict[Tensor, int] = {}
+        other = {member.base for member in self.group.members if isinstance(member, Scatter)}
+        for node in self.memo.values():
+            if isinstance(node, LoadAt):
+                other.add(node.tensor)
+            elif isinstance(node, Load):
+                starts[node.tensor] = min(node.address.low, starts.get(node.tensor, node.address.low))
+        parts: dict[Tensor, tuple[Source, int]] = {}
+        for tensor, least in starts.items():
+            length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
+            if tensor in other or tensor in self.members or is_symbolic((least, length)):
+                continue
+            unit = max(1, PART_BYTES // tensor.dtype.itemsize)
+            start = least // unit * unit
+            if start > 0 and length * tensor.dtype.itemsize > LEAST_BYTES:
+                device = tensor.device if isinstance(tensor, Source) else torch.device(self.target.name)
+                shape = (length - start,)
+                name = f"{tensor.name}_from{start}"
+                parts[tensor] = Source(name, shape, (1,), tensor.dtype, tensor.order, tensor.origin, device), start
+        return parts
 
     # ---- axes
 
