@@ -293,6 +293,8 @@ class _Planner:
         holds = tuple(map(self._buffer, extern.holds))
         step = ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases, holds=holds)
         self.steps.append(step)
+        if target is torch.ops.aten.copy_.default and args[0].name in self.views.values():
+            self.steps.append(TouchStep(self._buffer(extern.args[0].root)))  # only a part was written
         self._sizes(extern.origins)
 
     def _name(self, value: Value) -> str:

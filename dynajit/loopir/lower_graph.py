@@ -50,6 +50,7 @@ from dynajit.loopir.nodes import (
     const,
 )
 from dynajit.loopir.ops import STORED, SUPPORTED
+from dynajit.loopir.partial_writes import Part, PartialWrites, reads_written
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
@@ -134,6 +135,7 @@ class _Lowering:
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
         self.updates = _updates(gm.graph, self.tail)
+        self.partial = PartialWrites(self.tail)
         self.line = (object(), "")
         self.sizes = SizeTable()
         self.bound: set[str] = set()
@@ -231,6 +233,9 @@ class _Lowering:
         args, kwargs = map_arg((node.args, node.kwargs), self.values.__getitem__)
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]  # type: ignore[index]
+        written = self.partial.value_of(node)
+        if written is not None and _lowerable(self.values[written], self.device, SUPPORTED):
+            return _as_in_eager(self._again(self.values[written]), self._sized(node.meta["val"]))
         out = node.meta.get("val")
         if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
@@ -326,8 +331,12 @@ class _Lowering:
             if node.args[1] in self.updates:
                 return args[0]
             mutates = (args[0].root,) if isinstance(args[0], Value) else ()
-            # what a name stands for may be a view of what is written here
-            self._append_extern(node, args, kwargs, (None,), single=True, mutates=mutates, barrier=self.has_names)
+            parts = self.partial.parts.get(node, [])
+            for into, value in [self._part(args[0], part) for part in parts] or [args[:2]]:
+                # what a name stands for may be a view of what is written here
+                self._append_extern(
+                    node, (into, value), kwargs, (None,), single=True, mutates=mutates, barrier=self.has_names
+                )
             return args[0]
         out = node.meta.get("val")
         rewritten = self._rewritten(node, args, kwargs, out)
@@ -347,6 +356,21 @@ class _Lowering:
         name = result.root if isinstance(result, Value) else node.name
         self._append_extern(node, args, kwargs, (name,), single=True, origins=origins)
         return result
+
+    def _part(self, into: Value, part: Part) -> tuple[Value, Value]:
+        """The part of an input that is written, and its value, in memory of its own: the input may be read by it."""
+        views, node = part
+        for target, rest, like in views:
+            self.build.out = self._sized(like.meta["val"])
+            into = LOWERINGS[target](self.build, into, *map_arg(rest, self.values.__getitem__))
+        value = self.values[node]
+        if not value.whole or isinstance(value.root, Source):
+            value = self._again(value)
+        return into, self.in_memory(value)
+
+    def _again(self, value: Value) -> Value:
+        """The value, computed once more."""
+        return self.build.pointwise(value.shape, lambda axes: self.build.element(value, axes))
 
     # ---- calls in another layout (`gpu_calls.Caller`)
 
@@ -446,7 +470,7 @@ class _Lowering:
         """A value that is a strided view of its root; a copy if no strides express it."""
         if value.whole or affine(value) is not None:
             return value
-        return self.build.pointwise(value.shape, lambda axes: self.build.element(value, axes))
+        return self._again(value)
 
     def _output(self, arg: Any) -> Any:
         if not isinstance(arg, torch.fx.Node):
@@ -510,7 +534,7 @@ def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """The `copy_` calls into inputs at the end of the graph, where functionalisation puts them."""
     found: set[torch.fx.Node] = set()
     for node in reversed(list(graph.nodes)):
-        if node.op == "output":
+        if node.op == "output" or reads_written(node):
             continue
         target = node.args[0] if node.args else None
         into_input = isinstance(target, torch.fx.Node) and target.op == "placeholder"
