@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from dynajit.graph.operator_kernels import state_of_target, traced_kernels, watching_kernels
-from dynajit.graph.shared_state import SharedState
+from dynajit.graph.opaque import OPAQUE
+from dynajit.graph.operator_kernels import hides_kernels, state_of_target, traced_kernels
+from dynajit.graph.shared_state import SharedState, shared_state
 from dynajit.graph.state_snapshot import StateSnapshot
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
@@ -45,15 +46,21 @@ def guarding_kernels(tx: Tracer, target: Any, name: str) -> Iterator[None]:
     Raises:
         GraphBreak: they change what they read.
     """
-    with watching_kernels(target) as before:
+    if note_code(tx, target) is None or target in OPAQUE:
         yield
-    if any(each.known and not each.holds() for each in before):
+        return
+    if hides_kernels(target):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, which has a kernel in Python whose code is not known")
+    traced = traced_kernels(target)
+    before = StateSnapshot(traced)
+    if traced and shared_state(traced).has_effects():  # running it on fake tensors has them, too
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel changes what it reads")
-    if before and target not in tx.python_code:
-        snapshot = StateSnapshot(traced_kernels(target))
-        if snapshot and snapshot.known:
-            source = ConstSource(snapshot, f"what the kernels of {name} read")
-            tx.guard(source, "PREDICATE", StateSnapshot.holds, "has not changed")
+    yield
+    if before.known and not before.holds():
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel changes what it reads")
+    if before and before.known:
+        source = ConstSource(before, f"what the kernels of {name} read")
+        tx.guard(source, "PREDICATE", StateSnapshot.holds, "has not changed")
 
 
 def out_of_order(tx: Tracer) -> set[Any]:
