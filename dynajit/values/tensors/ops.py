@@ -128,7 +128,8 @@ class _Operation:
         self.versions = self._versions()
         self.plain = [fake for fake in self.tensors if not fake.requires_grad] if "requires_grad" in kwargs else []
         self.out = kwargs.get("out")
-        self.given = self.out.fake.shape if isinstance(self.out, TensorVal) else None
+        parts = self.out.items if isinstance(self.out, (TupleVal, ListVal)) else [self.out]
+        self.given = [(part, part.fake.shape, part.fake.stride()) for part in parts if isinstance(part, TensorVal)]
         self.caught = False  # what it raises, by the program
         self.warns = False
 
@@ -177,18 +178,22 @@ class _Operation:
 
     def check_out(self) -> None:
         """Break where it changes the size of `out=`, unless that is a new tensor without elements."""
-        if not isinstance(self.out, TensorVal) or self.given in (None, self.out.fake.shape):
-            return
-        if self.out.source is not None and self.out.fake.requires_grad:
-            raise GraphBreak(breaks.RESIZED_LEAF, self.name)
         changes = f"{self.name} changes the size of out=, which"
-        if self.out.source is not None:
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} comes from outside")
-        if tuple(self.given) != (0,):
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} torch warns of")
-        if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in self.fakes[0]):
-            # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} may change its strides")
+        for out, given, strides in self.given:
+            if len(self.given) > 1 and (out.fake.shape, out.fake.stride()) != (given, strides):
+                # the kernels of several results choose strides, or keep those given, where the fake ones don't
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} changes the layout of out=")
+            if out.fake.shape == given:
+                continue
+            if out.source is not None and out.fake.requires_grad:
+                raise GraphBreak(breaks.RESIZED_LEAF, self.name)
+            if out.source is not None:
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} comes from outside")
+            if tuple(given) != (0,):
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} torch warns of")
+            if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in self.fakes[0]):
+                # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} may change its strides")
 
     def count_writes(self) -> None:
         """Raise the versions that the fakes' run left as they were."""
