@@ -28,6 +28,9 @@ from dynajit.values.objects.lookup import is_iterable
 from dynajit.values.objects.objects import ClassVal
 from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.scalars.constant import ConstVal, is_none
+from dynajit.values.tensors.distributions import check_truth
+from dynajit.values.tensors.known_truth import known_truth
+from dynajit.values.tensors.tensor import TensorVal
 
 
 @opcode("JUMP", simple=True)
@@ -43,11 +46,40 @@ _JUMPS_IF: dict[str, Callable[[Any, Value], bool]] = {
 }
 
 
+# beginnings of the names of what makes the exception
+_ON_THE_WAY_TO_RAISE = ("LOAD_", "CALL", "BUILD_", "FORMAT_", "BINARY_", "UNARY_", "COMPARE_", "NOP", "PUSH_NULL")
+
+
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", simple=True)
 def pop_jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if _JUMPS_IF[instr.op](tx, frame.pop()):
+    value = frame.pop()
+    if type(value) is TensorVal and instr.op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        jumps = _by_check(tx, frame, instr, value)
+    else:
+        jumps = _JUMPS_IF[instr.op](tx, value)
+    if jumps:
         frame.ip = instr.target  # type: ignore[assignment]
+
+
+def _by_check(tx: Any, frame: SymFrame, instr: Instr, value: TensorVal) -> bool:
+    """Whether to jump on a tensor's truth: away from a branch that only raises, where the graph can check that."""
+    jumps_on = instr.op == "POP_JUMP_IF_TRUE"
+    if known_truth(value.node) is None and not tx.catches():
+        for jumps, raising in ((True, frame.ip), (False, instr.target)):
+            if _raises(frame, raising) and check_truth(tx, value, jumps == jumps_on):
+                return jumps
+    return value.truth(tx) == jumps_on
+
+
+def _raises(frame: SymFrame, start: Any) -> bool:
+    """Whether all that the code does from here on, to the end of its straight line, is to raise."""
+    for instr in frame.instrs[start:]:
+        if instr.op == "RAISE_VARARGS":
+            return True
+        if not instr.op.startswith(_ON_THE_WAY_TO_RAISE):
+            return False
+    return False
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")

@@ -1,4 +1,7 @@
-"""torch.distributions with their checks in one graph; what does not pass them raises as in eager."""
+"""torch.distributions with their checks, and the program's own, in one graph; what does not pass raises as in eager.
+
+PYTEST_DONT_REWRITE: the programs' `assert` is Python's.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +70,106 @@ def asserted_in_vain(x):
     return x + 1
 
 
+@cases(leaf(3))
+def asserted_without_a_message(x):
+    torch._assert_async((x > 9).all())
+    return x * 2
+
+
 @cases(rand(3))
 def asserted_behind_a_write(x):
     x.add_(1)
     torch._assert_async((x > 9).all(), "too small")
     return x + 1
+
+
+@cases(leaf(3))
+def tensors_asserted(x):
+    assert (x < 9).all(), f"too large: {x.shape}"
+    y = x.exp()
+    assert not torch.isnan(y).any()
+    if y.detach().sum() < 0:
+        raise ValueError("negative " + str(len(y)))
+    if (y > 0).all():
+        z = y * 2
+    else:
+        raise RuntimeError(y.numel() % 5) from None
+    return z
+
+
+@cases(rand(3))
+def tensors_asserted_in_vain(x):
+    y = x + 1
+    assert (y > 9).all(), f"too small: {y.sum().item():.3f}"
+    return y * 2
+
+
+@cases(leaf(3))
+def raises_behind_a_draw(x):
+    y = x * torch.rand(3)
+    if not (y.detach() > 9).any():
+        raise ValueError(f"{y.shape}", y.detach())
+    return y, torch.rand(3)
+
+
+@cases(rand(3))
+def raises_behind_a_write(x):
+    x.mul_(2)
+    y = x.clone().zero_()
+    if not y.any():
+        raise KeyError("zeros")
+    return x + y
+
+
+@cases(rand(3))
+def raises_in_a_loop(x):
+    for step in range(4):
+        x = x * 2
+        if x.max() > 4 + step:
+            raise OverflowError(step)
+    return x
+
+
+def checked(x, seen):
+    seen.append("called")
+    assert x.sum() > 100, "small"
+    return x
+
+
+@cases(rand(3), graphs=None)
+def caught_outside(x):
+    seen: list[Any] = []
+    try:
+        return checked(x + 1, seen)
+    except AssertionError as error:
+        return x * 2, seen, str(error)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_effects_before_a_check_happen(backend: str, passes: bool) -> None:
+    found = []
+    for wrap in (lambda fn: fn, dynajit.compile(backend=backend)):
+        seen: list[Any] = []
+
+        def step(x: Any, seen: list[Any]) -> Any:
+            seen.append(x * 2)
+            x.add_(1)
+            if (x > 2).any():
+                raise ValueError("large")
+            seen.append("passed")
+            return x + 1
+
+        compiled = wrap(step)
+        for _ in range(2):
+            x = torch.zeros(3) if passes else torch.ones(3) * 2
+            try:
+                seen.append(compiled(x, seen))
+            except ValueError as error:
+                seen.append(str(error))
+            seen.append(x)
+        found.append(seen)
+    assert [repr(each) for each in found[0]] == [repr(each) for each in found[1]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

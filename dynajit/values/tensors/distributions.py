@@ -1,7 +1,9 @@
-"""Checks that look at tensors' values: torch.distributions' of parameters and samples, and `torch._assert_async`.
+"""Checks that look at tensors' values: torch.distributions' of parameters and samples, `torch._assert_async`, and
+branches that raise (`assert (x > 0).all()`).
 
-In: `torch._is_all_true(valid)` as torch.distributions asks it before it raises. Out: yes, and a node that raises if
-not, upon which the original frame is run (`resume/rerun.py`) and raises in its own words.
+In: `torch._is_all_true(valid)` as torch.distributions asks it before it raises, or the truth that a program goes on
+with. Out: yes, and a node that raises if not, upon which the original frame is run (`resume/rerun.py`) and raises in
+its own words.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def is_all_true(tx: Tracer, valid: Value) -> Value:
     found = torch_op(tx, "call_function", torch._is_all_true, [valid], {})
     if not checked:
         return found
-    _check(tx, [found, ConstVal("a value is not valid")])
+    _check(tx, found)
     return ConstVal(True)
 
 
@@ -39,7 +41,15 @@ def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> N
         raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
     if not _can_check(tx, input):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "torch._assert_async of a tensor that is not on the CPU")
-    _check(tx, [input] if assert_msg is None else [input, assert_msg])
+    _check(tx, input)
+
+
+def check_truth(tx: Tracer, valid: Value, wanted: bool) -> bool:
+    """Whether the graph checks that a tensor's truth is the one wanted, for the program raises if it is not."""
+    if not _can_check(tx, valid) or valid.fake.numel() != 1 or valid.fake.requires_grad:  # type: ignore[attr-defined]
+        return False
+    _check(tx, valid if wanted else torch_op(tx, "call_function", torch.logical_not, [valid], {}))
+    return True
 
 
 def _can_check(tx: Tracer, valid: Value) -> bool:
@@ -52,9 +62,10 @@ def _can_check(tx: Tracer, valid: Value) -> bool:
     )
 
 
-def _check(tx: Tracer, args: list[Value]) -> None:
+def _check(tx: Tracer, valid: Value) -> None:
+    """The message is nobody's, for the frame that runs again raises its own; AOTAutograd drops a check without one."""
     impure = tx.graph.impure
-    torch_op(tx, "call_function", torch._assert_async, args, {})
+    torch_op(tx, "call_function", torch._assert_async, [valid, ConstVal("a value is not valid")], {})
     tx.graph.impure = impure
     tx.graph.checks = True
 
