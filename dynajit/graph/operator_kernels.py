@@ -65,8 +65,9 @@ def traced_kernels(target: Any) -> list[Any]:
 
 
 def _has_kernels(target: Any) -> bool:
-    """Whether it is an operator that is none of torch's own."""
-    return isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and not facts(target).known
+    """Whether it is an operator that is none of torch's own, nor of dynajit's, whose kernels share nothing."""
+    is_operator = isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+    return is_operator and not facts(target).known and not str(target).startswith(("dynajit.", "dynajit_c10d."))
 
 
 def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:
@@ -87,5 +88,5 @@ def _has_fake(overload: torch._ops.OpOverload) -> bool:
     """Whether another function than its kernel runs on fake tensors."""
     from torch._library.simple_registry import singleton
 
-    entry = singleton.get(overload._name)
+    entry = singleton._data.get(overload._name)  # `find` would make one
     return entry is not None and entry.fake_impl.kernel is not None
