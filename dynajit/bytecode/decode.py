@@ -79,6 +79,13 @@ class _Decoded:
         self.own_names: tuple[str, ...] = ()
 
 
+def name_of_keywords(code: CodeType) -> str | None:
+    """The name of the parameter `**kwargs`; None without one."""
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return None
+    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)]
+
+
 class Code:
     """A decoded code object. Analyses (liveness, regions) are kept in `memo` by the modules that compute them."""
 

@@ -592,9 +592,10 @@ class FrameCapture:
         role = role_of(self.code, guards)
         changes = emission.changed_places()
         data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role, changes=changes)
-        # it doesn't look at why the exception is raised, so states fit it that another variant has a whole graph for
+        # it doesn't look at why the exception is raised, or at what varies: states fit it that another variant has a
+        # whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
-        last = broken is not None and broken.kind == breaks.RAISES.id
+        last = broken is not None and broken.kind in (breaks.RAISES.id, breaks.VARYING_VALUE.id)
         hook = emission.plan is not None
         handed, parts = emission.handed, self.session
         self.made = Made(self.function, code, guards, handed, tx.assumed, module, called, parts, hook, last)

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dynajit import _C
+from dynajit.bytecode.decode import name_of_keywords
 from dynajit.capture import unfit
 from dynajit.capture.session import Session
 from dynajit.config import config
@@ -68,9 +69,7 @@ def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
 
 def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
     """The guards on which keyword arguments there are, each with the place of `**kwargs` among the parameters."""
-    if not code.co_flags & inspect.CO_VARKEYWORDS:
-        return []
-    named = code.co_varnames[code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)]
+    named = name_of_keywords(code)
     return [
         (guard.source.index, guard)
         for guard in guards

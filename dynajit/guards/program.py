@@ -194,11 +194,18 @@ class GuardSet:
         follows from one of them."""
         reader = _Reader(locals, globals)
         found: set[Source] = set()
+        of_other_types: set[Source] = set()  # of which nothing can be asked that the guards asked
         for guard in self._guards:
             source = guard.pinned()
-            if source is not None and not kinds[guard.kind].runs_code:
-                with contextlib.suppress(Unreachable):
-                    if not guard.check(reader.value(guard)):
+            if (source is None and guard.kind != "TYPE") or kinds[guard.kind].runs_code:
+                continue
+            if any(each not in of_other_types and each.leads_through(of_other_types) for each in guard.sources()):
+                continue
+            with contextlib.suppress(Unreachable):
+                if not guard.check(reader.value(guard)):
+                    if source is None:
+                        of_other_types.update(guard.sources())
+                    else:
                         found.add(source)
         return found
 

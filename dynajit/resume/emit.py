@@ -18,6 +18,7 @@ import torch
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, names_inside, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
+from dynajit.bytecode.decode import name_of_keywords
 from dynajit.bytecode.return_action import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
@@ -203,7 +204,9 @@ class Emission:
     def changed_places(self) -> frozenset[Source]:
         """Where the function leaves something else for its next call: attributes, containers, globals."""
         changed = (value.changed_places() for value in self.tx.journal.dirty.values())
-        return frozenset([*itertools.chain(*changed), *(GlobalSource(name) for _, name in self.tx.globals_written)])
+        found = [*itertools.chain(*changed), *(GlobalSource(name) for _, name in self.tx.globals_written)]
+        keywords = name_of_keywords(self.root.code_object)  # each call has a dictionary of its own
+        return frozenset(each for each in found if not (isinstance(each, LocalSource) and each.local_name == keywords))
 
     def outputs(self) -> list[Any]:
         """The tensors, and the numbers that depend on them, that the graph has to return."""

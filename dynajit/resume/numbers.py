@@ -46,9 +46,15 @@ def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Sour
     names = function.__code__.co_varnames
     return [
         (value.source, LocalSource(place, names[place]))
-        for place, value in enumerate(values)
+        for place, value in enumerate(map(_model, values))
         if isinstance(value, (Value, LocalBox)) and value.source is not None and not isinstance(value, TensorVal)
     ]
+
+
+def _model(value: Any) -> Any:
+    """Of a parameter that nobody read, the object's model if it was reached by another way."""
+    known = value.tx.outside_objects().get(id(value.real)) if isinstance(value, LocalBox) else None
+    return value if known is None else known[1]
 
 
 def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) -> list[Source]:
