@@ -77,14 +77,14 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot.passes import convolution, foreach, group_norm, weight_norm
+    from dynajit.aot.passes import convolution, foreach, group_norm, mixed_norms, weight_norm
     from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
     names = () if eager_rounding else _POINTWISE
     names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
-    own = RULES if device != "cpu" else _OWN if eager_rounding else {**_OWN, **CPU_RULES}
+    own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else CPU_RULES)}
     if device != "cpu":
         own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES | weight_norm.RULES)}
     table: Decompositions = {**get_decompositions(operators), **_CODEGEN, **own, **foreach.RULES}
