@@ -33,6 +33,8 @@ def _one_to_one(tree: Any) -> bool:
     """Whether different numbers give different results."""
     if not isinstance(tree, tuple):
         return isinstance(tree, str)
+    if tree[0] in ("mul", "truediv") and 0 in tree[1:]:  # the guard on a float that it is finite
+        return False
     varying = [part for part in tree[1:] if symbols.names_in(part)]
     return tree[0] in _ONE_TO_ONE and len(varying) == 1 and _one_to_one(varying[0])
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.guards import kinds
 
 NUMBERS = (0.5, 1.1, -2.3, 7.7, 1e300, -1e-300)
 OTHERS = (2.5, 3.3, -0.0, 0.0)
@@ -158,3 +159,8 @@ def test_no_symbol_is_infinite(name: str) -> None:
     x = torch.tensor([[0.5, -2.0], [3.0, 4.0]])
     for number in (2.5, 1.5, 3.5, math.inf, -math.inf, math.nan, 4.5):
         torch.testing.assert_close(compiled(x, number), function(x, number), equal_nan=True)
+
+
+def test_that_a_float_is_finite_fixes_no_number() -> None:
+    assert kinds["RELATION"].pins((("eq", ("mul", "n", 2.0), 6.0), ("n",), (), "it is 3"))
+    assert not kinds["RELATION"].pins((("eq", ("mul", "n", 0.0), 0.0), ("n",), (), "it is finite"))
