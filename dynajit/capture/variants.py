@@ -70,6 +70,8 @@ def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
 def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
     """The guards on which keyword arguments there are, each with the place of `**kwargs` among the parameters."""
     named = name_of_keywords(code)
+    if named is None:
+        return []
     return [
         (guard.source.index, guard)
         for guard in guards
@@ -201,9 +203,11 @@ def never_fits_again(
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
             found = variant.data.guards.class_made_anew(index, values, globals_)
-            if found is not None and variant.hits:
+            if found is None:
+                continue
+            if variant.hits:
                 return False
-            names += [] if found is None else [short(found)]
+            names.append(short(found))
     if len(names) < MAX_MADE_ANEW:
         return False
     session.classes_made_anew.update(names)

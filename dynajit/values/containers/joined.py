@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, ItemSource, Source, length_source
-from dynajit.values.containers.lengths import check_growth, outside_length
+from dynajit.values.containers.lengths import check_growth, length_varies, outside_length
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal, other_than_empty
 from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -31,7 +31,7 @@ def outside_tuple(tx: Tracer, real: tuple[Any, ...], source: Source) -> Value | 
 
 def grows(tx: Tracer, real: list[Any] | tuple[Any, ...], source: Source) -> bool:
     """Whether an earlier capture saw the list or tuple with another length."""
-    return not tx.static_numbers and tx.seen.number(length_source(source, type(real).__len__), len(real))
+    return length_varies(tx, len(real), length_source(source, type(real).__len__))
 
 
 class _Joined(SequenceVal):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, Source, length_source
-from dynajit.values.containers.lengths import outside_length
+from dynajit.values.containers.lengths import length_varies, outside_length
 from dynajit.values.containers.set_history import UNKNOWN, History, from_outside, guard_members, is_known
 from dynajit.values.containers.sets import SET_METHODS, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
@@ -23,9 +23,8 @@ from dynajit.values.scalars.number_calls import escaped
 
 def grows(tx: Tracer, real: set[Any], source: Source) -> bool:
     """Whether an earlier capture saw the set with another length."""
-    if not tx.seen.number(length_source(source, set.__len__), len(real)) or tx.static_numbers:
-        return False
-    return all(map(is_known, real))  # looking for a member runs nobody's code
+    varies = length_varies(tx, len(real), length_source(source, set.__len__))
+    return varies and all(map(is_known, real))  # looking for a member runs nobody's code
 
 
 class OutsideSet(SetVal):

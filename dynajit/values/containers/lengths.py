@@ -17,9 +17,14 @@ from dynajit.values.scalars.constant import UnreadConst
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
     """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
     source = length_source(of, count_of)
-    if not tx.static_numbers and tx.seen.number(source, count):
+    if length_varies(tx, count, source):
         return tx.wrap(count, source)
     return UnreadLength(tx, count, of, source)
+
+
+def length_varies(tx: Tracer, count: int, length: Source) -> bool:
+    """Whether an earlier capture saw another length there."""
+    return not tx.static_numbers and tx.seen.number(length, count)
 
 
 def check_growth(tx: Tracer, of: Source, count_of: Callable[[Any], int]) -> None:
