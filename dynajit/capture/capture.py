@@ -23,7 +23,7 @@ from dynajit.backends.eager import eager
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
-from dynajit.capture import background, collector, keeping, rules, stance, unfit
+from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, keep_in_order, wait_inside
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
@@ -138,9 +138,10 @@ def _capture(
     # Threads that call at once would all compile the same, and too much before it shows what varies. The others' calls
     # run eagerly rather than wait: what runs while a frame is captured may wait for them.
     if not session.capturing.acquire(blocking=False):
+        passed.note(code)
         return None
     try:
-        return _missed(session, code, function, values, reasons)
+        return None if passed.is_inside_captured(session) else _missed(session, code, function, values, reasons)
     finally:
         session.capturing.release()
 

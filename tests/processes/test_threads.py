@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dynajit
@@ -252,3 +253,32 @@ def test_a_variant_that_another_thread_adds_before_the_miss_is_looked_at() -> No
     (variant,) = _C.variants(program.__code__)
     assert variant.key.capture(program.__code__, program, (x,), []) is variant
     assert backend.frame_count == 1
+
+
+def test_what_a_call_beside_a_capture_calls_is_not_captured_behind_it() -> None:
+    """It is in the variant that the other thread has made by then."""
+    counter, inside, done = CompileCounter(), threading.Event(), threading.Event()
+
+    def program(x: Tensor) -> Tensor:
+        if not dynajit.is_compiling():
+            inside.set()
+            assert done.wait(LONGEST / 4)
+        return F.linear(x, x) + inner(x)
+
+    def inner(x: Tensor) -> Tensor:
+        return x * 2
+
+    answers = []
+    other = threading.Thread(target=lambda: answers.append(compiled(torch.ones(4, 4))))
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        other.start()
+        assert inside.wait(LONGEST / 4)
+        return counter(gm, inputs)
+
+    compiled = dynajit.compile(program, backend=backend)
+    expected = compiled(torch.ones(4, 4))
+    done.set()
+    other.join(LONGEST / 4)
+    assert torch.equal(answers[0], expected)
+    assert counter.frame_count == 1 and not _C.variants(inner.__code__)
