@@ -207,6 +207,3 @@ def _compiles(tree: ast.FunctionDef) -> bool:
     except (SyntaxError, ValueError):
         return False
     return bool(tree.body)
-
-
-__all__ = ["write"]

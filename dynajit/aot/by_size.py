@@ -132,6 +132,3 @@ def _call(copy: Copy, node: torch.fx.Node) -> None:
         copy.of[node] = value
     else:
         copy.take(node, val=value)
-
-
-__all__ = ["MAX_GRAPHS", "BySize", "sizes_vary", "static_graph", "varies"]

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.inference import freezing
 from dynajit.aot.patterns import UserPass, with_user_passes
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
 from dynajit.aot.rewrite import copied, fake_inputs, results_of
 from dynajit.backends.registry import USER_PASSES, check_options, register_backend
+from dynajit.codegen import describe, generate
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import NotRepeated, graph_notes, is_view
 from dynajit.loopir import host_numbers
@@ -54,7 +54,7 @@ MODES = tuple(_MODES.values())
 # modes in which kernels are timed, and the same without
 _UNTIMED = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
 # why there may be no kernels that take sizes as arguments
-_NOT_FOR_ALL = (generator.CannotGenerate, triton_compiler.TritonError)
+_NOT_FOR_ALL = (generate.CannotGenerate, triton_compiler.TritonError)
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
@@ -164,7 +164,7 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         return _for_many_sizes(settings, gm, inputs, phase, device)
     try:
         return _compiled(settings, gm, inputs, phase, device)
-    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+    except (generate.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
         # OSError: there is no place left to write a kernel to
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
@@ -179,7 +179,7 @@ def _repeated(
         raise NotRepeated("the whole graph has to be seen")
     try:
         return _compiled(settings, gm, inputs, phase, device)
-    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+    except (generate.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
         raise NotRepeated(str(error)) from error
 
 
@@ -258,7 +258,7 @@ def _plan(
     gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
     if settings.post_passes:
         gm = with_user_passes(gm, settings.post_passes, "val")
-    plan = generator.generate(gm, inputs, name, device, choose, rounding, backward, repeated)
+    plan = generate.generate(gm, inputs, name, device, choose, rounding, backward, repeated)
     if repeated is None:
         plan = _with_separate_objects(plan, gm)
     elif not _are_separate(plan):
@@ -281,7 +281,7 @@ def _report(plan: Plan, phase: str, copies: list[str]) -> None:
     """Tell the record of the compile, the logs and the debug folder what was made."""
     if logs.enabled("output_code"):
         logs.emit("output_code", f"{plan.name}\n{plan.source}" + (f"\n{plan}" if logs.verbose("output_code") else ""))
-    code = generator.describe(plan, phase)
+    code = describe.describe(plan, phase)
     code.copies = copies
     if logs.enabled("fusion"):
         more = logs.verbose("fusion")
@@ -291,7 +291,7 @@ def _report(plan: Plan, phase: str, copies: list[str]) -> None:
     if debug.enabled():
         debug.write("ir_post_fusion.txt", str(plan))
         name = "output_code.c" if code.language == "c" else "output_code.py"
-        debug.write(name, lambda file: generator.standalone(plan, file))
+        debug.write(name, lambda file: describe.standalone(plan, file))
     record = records.current()
     if record is not None and record.graphs:
         record.graphs[-1].code.append(code)

@@ -472,6 +472,3 @@ def _return(cut: Outline, emitter: Emitter, leave: Leave) -> None:
     else:
         emitter.build_tuple(leave.slots)
     emitter.return_value()
-
-
-__all__ = ["KEEPS", "Exit", "Leave", "Outline", "build_body", "build_shell", "keeper", "outline"]

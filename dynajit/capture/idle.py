@@ -47,6 +47,3 @@ class Idle:
 
     def clear(self) -> None:
         self._counts.clear()
-
-
-__all__ = ["MAX_IDLE", "Idle"]

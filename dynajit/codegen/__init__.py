@@ -6,39 +6,3 @@ Out: `plan.Plan`: C text of the kernels and the list of steps. `CannotGenerate` 
      can't be planned (symbolic shapes): run the graph as it is.
 One more target language: a folder beside `c/` that prints `schedule`'s kernels.
 """
-
-from dynajit.codegen.describe import describe, standalone
-from dynajit.codegen.generate import CannotGenerate, generate
-from dynajit.codegen.plan import (
-    REQUIRED_CFLAGS,
-    TUNING_CFLAGS,
-    AllocStep,
-    Buffer,
-    BufferRef,
-    ExternStep,
-    FreeStep,
-    GpuKernel,
-    KernelInfo,
-    KernelStep,
-    Plan,
-    ViewStep,
-)
-
-__all__ = [
-    "REQUIRED_CFLAGS",
-    "TUNING_CFLAGS",
-    "AllocStep",
-    "Buffer",
-    "BufferRef",
-    "CannotGenerate",
-    "ExternStep",
-    "FreeStep",
-    "GpuKernel",
-    "KernelInfo",
-    "KernelStep",
-    "Plan",
-    "ViewStep",
-    "describe",
-    "generate",
-    "standalone",
-]

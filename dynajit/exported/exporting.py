@@ -19,7 +19,7 @@ import torch
 from dynajit import _C, api, symbols
 from dynajit.backends.codegen import export_plan
 from dynajit.capture.shared import unshared
-from dynajit.codegen import CannotGenerate
+from dynajit.codegen.generate import CannotGenerate
 from dynajit.codegen.plan import Plan
 from dynajit.constants import NotData
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, ExportError

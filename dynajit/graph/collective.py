@@ -26,5 +26,3 @@ def collective(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 collective.communicates = True  # type: ignore[attr-defined]
-
-__all__ = ["MODULE", "collective"]

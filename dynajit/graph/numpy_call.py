@@ -86,6 +86,3 @@ def array_as_tensor(array: Any) -> torch.Tensor:
     if type(array) is not numpy.ndarray or not array.flags.writeable or array.flags.writebackifcopy:
         raise TypeError("no array that can be written")
     return torch.from_numpy(array)
-
-
-__all__ = ["array_as_tensor", "is_known", "numpy_call"]

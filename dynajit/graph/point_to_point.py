@@ -54,5 +54,3 @@ def _irecv_fake(like: torch.Tensor, peer: int, tag: int, group_name: str) -> tor
 
 
 START_SEND, START_RECEIVE = torch.ops.dynajit_c10d.isend.default, torch.ops.dynajit_c10d.irecv.default
-
-__all__ = ["NAMESPACE", "START_RECEIVE", "START_SEND"]

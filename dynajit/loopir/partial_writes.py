@@ -120,6 +120,3 @@ def _last_of_each(parts: list[Part]) -> list[Part]:
 def _size(node: Any) -> Any:
     value = node.meta.get("val") if isinstance(node, Node) else None
     return value.numel() if isinstance(value, torch.Tensor) else None
-
-
-__all__ = ["Part", "PartialWrites", "reads_written"]

@@ -185,6 +185,3 @@ def _forked() -> None:
     """A child has no thread that listens."""
     global _pool
     _pool = None
-
-
-__all__ = ["CompileError", "compile_to", "start", "stop", "workers"]

@@ -729,6 +729,3 @@ def load_at(tensor: Tensor, address: Scalar, even: Index, dtype: torch.dtype | N
 
 def _kept_value(kind: type[Local] | type[Scratch], tensor: Tensor) -> Scalar:
     return nodes.interned(kind, (kind, tensor), tensor=tensor, dtype=tensor.dtype)
-
-
-__all__ = ["Kernel", "Load", "Local", "Scratch", "Section", "Store", "build_kernel"]

@@ -60,6 +60,3 @@ def _bytes_across(members: Sequence[Tensor], reads: Sequence[Iterable[Tensor]]) 
     for at in range(1, len(change)):
         change[at] += change[at - 1]
     return change
-
-
-__all__ = ["EXPRESSION", "LIMIT", "NODE", "REDUCTION", "cut_points"]

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import dynajit
 from dynajit.aot import by_size
 from dynajit.backends import codegen as backend
-from dynajit.codegen import CannotGenerate
+from dynajit.codegen.generate import CannotGenerate
 from dynajit.runtime.plan_sizes import small
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import dynajit
-from dynajit.guards import Guard, kinds
+from dynajit.guards.guard import Guard, kinds
 from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks, records
 from dynajit.testing import assert_same

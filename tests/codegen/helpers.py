@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dynajit.codegen import KernelStep, Plan, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import KernelStep, Plan
 from dynajit.runtime import cpu
 
 

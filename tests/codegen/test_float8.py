@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import compile_all, plan_of, run
 
-from dynajit.codegen import ExternStep, Plan
+from dynajit.codegen.plan import ExternStep, Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, at NaN
 KINDS = (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -15,7 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from triton_harness import GPU, compile_all, moved, run
 
 from dynajit.aot.inference import attention
-from dynajit.codegen import ExternStep, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep
 
 
 def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor]:

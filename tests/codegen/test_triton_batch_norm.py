@@ -17,7 +17,8 @@ import triton_harness
 import dynajit
 from dynajit.aot import decompositions
 from dynajit.backends import codegen
-from dynajit.codegen import ExternStep, Plan, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep, Plan
 
 
 def compiler(plans: list[Plan]) -> Any:

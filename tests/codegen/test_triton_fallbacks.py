@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import check, compile_all, plan_of, run
 
-from dynajit.codegen import ExternStep
+from dynajit.codegen.plan import ExternStep
 
 F = torch.nn.functional
 randn = torch.randn

@@ -14,7 +14,8 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_harness import GPU, compile_all, run
 
-from dynajit.codegen import ExternStep, KernelStep, Plan, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep, KernelStep, Plan
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import plan_of, run
 
-from dynajit.codegen import ExternStep, Plan
+from dynajit.codegen.plan import ExternStep, Plan
 
 randn = torch.randn
 

@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import check, compile_all, plan_of
 
-from dynajit.codegen import BufferRef, ExternStep, Plan
+from dynajit.codegen.plan import BufferRef, ExternStep, Plan
 from dynajit.loopir import gpu_calls, lower_matmul
 
 F = torch.nn.functional

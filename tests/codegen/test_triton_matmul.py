@@ -14,8 +14,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import compile_all, plan_of, run
 
-from dynajit.codegen import AllocStep, ExternStep, KernelStep, Plan
-from dynajit.codegen.plan import GpuKernel
+from dynajit.codegen.plan import AllocStep, ExternStep, GpuKernel, KernelStep, Plan
 from dynajit.codegen.triton import products
 from dynajit.loopir import gpu_calls, lower_matmul
 from dynajit.loopir.philox import Draw

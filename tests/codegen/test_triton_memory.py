@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import plan_of
 
-from dynajit.codegen import AllocStep
+from dynajit.codegen.plan import AllocStep
 
 
 def reused(plan: object) -> dict[str, str | None]:

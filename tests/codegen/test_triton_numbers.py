@@ -11,8 +11,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import check, compile_all, plan_of_floats, run
 
-from dynajit.codegen import ExternStep
-from dynajit.codegen.plan import NumberStep
+from dynajit.codegen.plan import ExternStep, NumberStep
 
 
 def adam(p: torch.Tensor, grad: torch.Tensor, step: torch.Tensor) -> Any:

@@ -12,7 +12,8 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 import helpers
 from triton_harness import check, compile_all, plan_of, trace
 
-from dynajit.codegen import ExternStep, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep
 from dynajit.loopir.build import apply
 from dynajit.loopir.ops import FLOATS, OPS, ScalarOp
 from dynajit.loopir.registry import LOWERINGS

@@ -14,8 +14,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import GPU, compile_all, plan_of, run, trace
 
-from dynajit.codegen import ExternStep
-from dynajit.codegen.plan import DrawStep
+from dynajit.codegen.plan import DrawStep, ExternStep
 from dynajit.loopir import lower_graph, philox
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.philox import Draw

@@ -11,8 +11,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import compile_all, plan_of, run
 
-from dynajit.codegen import ExternStep, KernelStep, Plan
-from dynajit.codegen.plan import TouchStep
+from dynajit.codegen.plan import ExternStep, KernelStep, Plan, TouchStep
 
 randn = torch.randn
 

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import check, compile_all, plan_of, run
 
-from dynajit.codegen import ExternStep
+from dynajit.codegen.plan import ExternStep
 
 put = torch.ops.aten.index_put
 randn = torch.randn
@@ -91,7 +91,7 @@ def test_places_outside_are_refused(at: int) -> None:
 def test_operator_by_operator_with_eager_rounding() -> None:
     from triton_harness import GPU, trace
 
-    from dynajit.codegen import generate
+    from dynajit.codegen.generate import generate
 
     args = randn(7, 5).half(), AT, randn(10, 5).half()
     plan = generate(*trace(rows, *args), "test", GPU, eager_rounding=True)

@@ -14,8 +14,8 @@ from triton_harness import GPU, compile_all, moved, plan_of, plan_of_any_size, r
 
 import dynajit
 from dynajit.aot import compile_joint, decompositions
-from dynajit.codegen import ExternStep, KernelStep, generate
-from dynajit.codegen.plan import SizeStep
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep, KernelStep, SizeStep
 from dynajit.codegen.triton import sizes
 from dynajit.loopir.size import Size, SizeSymbol
 from dynajit.runtime.plan_sizes import TooLarge

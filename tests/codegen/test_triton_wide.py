@@ -14,7 +14,8 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import GPU, compile_all, moved
 
-from dynajit.codegen import ExternStep, Plan, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep, Plan
 
 MANY = 1 << 31
 F16, F32, I8, I64 = torch.float16, torch.float32, torch.int8, torch.int64

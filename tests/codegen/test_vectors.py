@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from helpers import plan_of
 
 import dynajit
-from dynajit.codegen import Plan
+from dynajit.codegen.plan import Plan
 from dynajit.runtime import cpu, toolchain
 
 nan, inf = math.nan, math.inf

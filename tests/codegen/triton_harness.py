@@ -20,9 +20,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import dynajit
 from dynajit import _C
 from dynajit.aot import compile_joint, decompositions
-from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
-from dynajit.codegen.generate import Choose
-from dynajit.codegen.plan import DrawStep, NumberStep, SizeStep
+from dynajit.codegen.generate import Choose, generate
+from dynajit.codegen.plan import (
+    AllocStep,
+    BufferRef,
+    DrawStep,
+    ExternStep,
+    FreeStep,
+    KernelStep,
+    NumberStep,
+    Plan,
+    SizeStep,
+    ViewStep,
+)
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
 from dynajit.loopir.host_numbers import HostNumber

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.guards import kinds
+from dynajit.guards.guard import kinds
 
 NUMBERS = (0.5, 1.1, -2.3, 7.7, 1e300, -1e-300)
 OTHERS = (2.5, 3.3, -0.0, 0.0)

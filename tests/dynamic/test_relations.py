@@ -10,7 +10,9 @@ import torch
 
 import dynajit
 from dynajit import _C, symbols
-from dynajit.guards import Guard, GuardSet, LocalSource, SizeSource, StrideSource
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import LocalSource, SizeSource, StrideSource
 from dynajit.loopir.size import Size, SizeSymbol, Undecided, divides, hint_of, quotient
 
 NAMES = ("a", "b", "c")

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from dynajit.guards import Guard, GuardSet
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
     AttrSource,
     CallSource,

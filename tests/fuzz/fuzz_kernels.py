@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dynajit.codegen import generate
+from dynajit.codegen.generate import generate
 from dynajit.loopir import lower_graph
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.verify import verify

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from dynajit import _C
-from dynajit.guards import Guard, GuardSet, LocalSource, kinds
-from dynajit.guards.source import ConstSource
+from dynajit.guards.guard import Guard, kinds
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import ConstSource, LocalSource
 
 X, Y, Z = (LocalSource(i, name) for i, name in enumerate("xyz"))
 NAN = float("nan")

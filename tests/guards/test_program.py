@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from dynajit import _C
-from dynajit.guards import AttrSource, Guard, GuardSet, InstanceAttrSource, ItemSource, LocalSource, TypeSource
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import AttrSource, InstanceAttrSource, ItemSource, LocalSource, TypeSource
 from dynajit.report.records import FrameLoc
 
 X, Y = LocalSource(0, "x"), LocalSource(1, "y")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dynajit import symbols
-from dynajit.guards import Guard, GuardSet, LocalSource, kinds
+from dynajit.guards.guard import Guard, kinds
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import LocalSource
 
 INTS = [0, 1, 2, 3, 7, -1, -2, -5, 10**5]
 FLOATS = [0.0, -0.0, 0.5, 1.0, 2.0, -1.5, 3.25, 1e300, -1e-300, math.inf, -math.inf, math.nan]

@@ -9,7 +9,9 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode.assemble import Emitter
-from dynajit.guards import (
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import (
     AttrSource,
     CallSource,
     CellContentsSource,
@@ -17,16 +19,16 @@ from dynajit.guards import (
     ClosureCellSource,
     ConstSource,
     DictKeySource,
+    Environment,
     GlobalSource,
-    Guard,
-    GuardSet,
     InstanceAttrSource,
     ItemSource,
     LocalSource,
+    TogetherSource,
     TypeAttrSource,
     TypeSource,
+    Unreachable,
 )
-from dynajit.guards.source import Environment, TogetherSource, Unreachable
 
 GLOBAL_LIST = [1, 2, 3]
 Pair = namedtuple("Pair", "left right")

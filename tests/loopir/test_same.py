@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dynajit.codegen import ExternStep, KernelStep, generate
-from dynajit.codegen.plan import Plan
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import ExternStep, KernelStep, Plan
 
 
 def plan_of(function: object, *args: torch.Tensor) -> Plan:

@@ -11,7 +11,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynajit
-from dynajit.codegen import KernelStep, ViewStep, generate
+from dynajit.codegen.generate import generate
+from dynajit.codegen.plan import KernelStep, ViewStep
 from dynajit.loopir.lower_graph import lower
 from dynajit.schedule.fuse import Group, fuse
 from dynajit.schedule.split import EXPRESSION, LIMIT, cut_points

@@ -504,6 +504,3 @@ def _four_mask(x: torch.Tensor, rank: int) -> torch.Tensor:
 def _by_rows(x: torch.Tensor) -> torch.Tensor:
     """Fused kernels read rows whose elements stand side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-__all__ = ["Attention", "Mask", "pays", "recognise"]

@@ -280,6 +280,3 @@ def _combination(found: _Attention, parts: int, partial: list[Source]) -> Printe
 def _body(names: Iterable[str], lines: list[str]) -> str:
     text = f"@triton.jit\ndef NAME({', '.join(names)}):\n" + "".join(f"    {line}\n" for line in lines)
     return functions.with_helpers(text)
-
-
-__all__ = ["launches_of"]

@@ -87,6 +87,3 @@ def _loaded(kernel: Kernel) -> list[Tensor]:
             seen.update(fresh)
             todo.extend(fresh)
     return found
-
-
-__all__ = ["Launches", "launches"]

@@ -424,6 +424,3 @@ class _ProductPrinter(Printer):
         if target in _ROUNDED and source in (torch.float32, *_HALF):  # a float32 in a variable
             return f"{_ROUNDED[target]}({value})"
         return super()._converted(source, target, value)
-
-
-__all__ = ["Cut", "Operand", "Product", "fits", "memory_binds", "nothing_done", "pays", "product_of", "usual", "ways"]

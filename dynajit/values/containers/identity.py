@@ -95,6 +95,3 @@ def identical(tx: Tracer, left: Value, right: Value) -> bool:
     if left.py_type() not in _REFLEXIVE:
         tx.guard_distinct(left, right)  # were they one, nobody would compare them
     return False
-
-
-__all__ = ["ObjectKey", "identical", "object_key"]

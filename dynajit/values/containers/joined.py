@@ -175,6 +175,3 @@ def _join_list(*parts: Sequence[Any]) -> list[Any]:
 
 def _join_tuple(*parts: Sequence[Any]) -> tuple[Any, ...]:
     return (*itertools.chain(*parts),)
-
-
-__all__ = ["JoinedList", "OutsideTuple", "grows", "outside_tuple"]

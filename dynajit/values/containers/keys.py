@@ -164,6 +164,3 @@ def collide(keys: Iterable[object]) -> bool:
     """Whether two keys have one hash, though they differ as the program's code says, which a real table asks again."""
     hashes = [hash(key) for key in keys if has_user_key(key)]
     return len(set(hashes)) < len(hashes)
-
-
-__all__ = ["IdVal", "UserKey", "collide", "has_user_key", "hash_of", "user_key"]

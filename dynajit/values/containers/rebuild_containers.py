@@ -127,14 +127,3 @@ def _fill_mapping(store: Callable[..., None], made: Any, entries: dict[Any, Any]
         return
     for key, value in entries.items():
         store(made, key, value)
-
-
-__all__ = [
-    "fill_mapping",
-    "known_hashes",
-    "push_dict",
-    "push_members",
-    "replace_entries",
-    "replace_members",
-    "store_entries",
-]

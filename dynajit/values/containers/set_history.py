@@ -244,24 +244,3 @@ def change(real: set[Any], steps: Steps) -> None:
 
 def _arguments(made: Any, given: tuple[Any, ...]) -> list[Any]:
     return [made if each is _ITSELF else carried_out(each) if type(each) is Recipe else each for each in given]
-
-
-__all__ = [
-    "UNKNOWN",
-    "History",
-    "as_given",
-    "carried_out",
-    "change",
-    "changes_of",
-    "copied_like",
-    "from_outside",
-    "guard_members",
-    "is_known",
-    "is_like",
-    "made_of",
-    "of_own",
-    "real_member",
-    "recipe",
-    "replayed",
-    "view_of",
-]

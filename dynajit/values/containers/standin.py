@@ -70,6 +70,3 @@ def call_real(tx: Tracer, function: Callable[..., Any], *args: Any, **kwargs: An
         if isinstance(error, RecursionError) or (inner is not None and inner.tb_frame.f_globals is globals()):
             raise  # by what a stand-in's method calls
         raise tx.raised(type(error), *map(value_of, error.args)) from None
-
-
-__all__ = ["StandIn", "call_real", "keyed", "value_of"]

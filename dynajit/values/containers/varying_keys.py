@@ -122,6 +122,3 @@ def _written(tx: Tracer, call: NumberCall, key: Value) -> tuple[str, str] | None
         shown = escaped(repr(getattr(key.function, "__self__", None)) + key.function.__name__)
     text, seen = ("".join(f"{each}, " for each in column) for column in zip(*filter(None, found), strict=True))
     return f"{name}({text})", f"{shown}({seen})"
-
-
-__all__ = ["VaryingKey", "differ", "in_range", "read_at", "varying_key"]

@@ -51,6 +51,3 @@ def check_dropped(old: Any) -> None:
 
 def dropped(cls: type) -> GraphBreak:
     return GraphBreak(breaks.UNKNOWN_CALL, f"letting go of {cls.__qualname__}, whose instances run code when they die")
-
-
-__all__ = ["check_dropped", "dies_with", "dropped", "has_finaliser"]

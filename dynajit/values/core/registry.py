@@ -139,16 +139,3 @@ for _module in _PURE_MODULES:
         value for value in vars(_module).values() if callable(value) and isinstance(value, types.BuiltinFunctionType)
     )
 _PURE.difference_update(_WRITING)
-__all__ = [
-    "BUILTINS",
-    "CONSTRUCTORS",
-    "asked_first",
-    "builtin",
-    "by_tracing",
-    "constructor",
-    "entering",
-    "is_pure",
-    "models_of",
-    "pure",
-    "tail_call",
-]

@@ -80,6 +80,3 @@ def left_to_real_call(kind: type[BaseException] = BaseException) -> Iterator[Non
         if not issubclass(found, kind):
             raise
         raise GraphBreak(breaks.RAISES, found.__name__) from None
-
-
-__all__ = ["AsksClass", "by_rule", "left_to_real_call", "raising"]

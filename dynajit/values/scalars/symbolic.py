@@ -344,6 +344,3 @@ def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[A
     if of_floats and not symbols.is_symbolic(symbols.plain(result)):
         return None  # decided by laws, such as that of `x == x`, that NaN and infinities do not keep
     return None if result is NotImplemented else tx.from_real(result)
-
-
-__all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate", "undecided"]

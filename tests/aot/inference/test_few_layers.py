@@ -19,7 +19,7 @@ import dynajit
 from dynajit.aot import compile_joint, decompositions
 from dynajit.aot.inference.few_layers import KEPT
 from dynajit.backends import codegen
-from dynajit.codegen import generate
+from dynajit.codegen.generate import generate
 from dynajit.codegen.memory import names_in
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan
 from dynajit.codegen.unroll import Unrolled, _renamed
