@@ -115,83 +115,72 @@ def group_store() -> Any:
 
 
 @contextlib.contextmanager
-def first_calls_unwatched() -> Iterator[None]:
+def _replaced_here(owner: Any, **replacements: Callable[..., Any]) -> Iterator[None]:
+    """Inside, and in this thread alone, functions of torch's are others: each is called with the given one first. A
+    release that has no function of that name needs none."""
+    given = {name: getattr(owner, name) for name in replacements if owner is not None and hasattr(owner, name)}
+    thread = threading.get_ident()
+
+    def chosen(name: str) -> Callable[..., Any]:
+        here = functools.partial(replacements[name], given[name])
+        return lambda *args, **kwargs: (here if threading.get_ident() == thread else given[name])(*args, **kwargs)
+
+    for name in given:
+        setattr(owner, name, chosen(name))
+    try:
+        yield
+    finally:
+        for name, function in given.items():
+            setattr(owner, name, function)
+
+
+def first_calls_unwatched() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd makes functions whose first call is like the others. Else that runs in a
     dispatch mode, which looks for aliases among what custom operators give and refuses tensors of the user's classes.
     """
     import torch._functorch._aot_autograd.runtime_wrappers as runtime_wrappers
 
-    watching: Any = getattr(runtime_wrappers, "_FirstInvocationContext", None)
-    if watching is None:
-        yield
-        return
-    given = watching.__init__
-    thread = threading.get_ident()
-
-    def unwatched(context: Any) -> None:
+    def unwatched(given: Callable[..., Any], context: Any) -> None:
         given(context)
-        context._is_first = threading.get_ident() != thread
+        context._is_first = False
 
-    watching.__init__ = unwatched
-    try:
-        yield
-    finally:
-        watching.__init__ = given
+    return _replaced_here(getattr(runtime_wrappers, "_FirstInvocationContext", None), __init__=unwatched)
 
 
-@contextlib.contextmanager
-def generators_untouched() -> Iterator[None]:
+def generators_untouched() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd does not put the random generators back to where they were: it traces with
     fake tensors, which draw nothing, and another thread may draw meanwhile."""
     import torch._functorch.aot_autograd as aot_autograd
 
-    module: Any = aot_autograd
-    given = module.preserve_rng_state
-    thread = threading.get_ident()
-    module.preserve_rng_state = lambda: contextlib.nullcontext() if threading.get_ident() == thread else given()
-    try:
-        yield
-    finally:
-        module.preserve_rng_state = given
+    return _replaced_here(aot_autograd, preserve_rng_state=lambda given: contextlib.nullcontext())
 
 
-@contextlib.contextmanager
-def graphs_shown_on_demand() -> Iterator[None]:
+def graphs_shown_on_demand() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd makes a text of its graphs where a log of torch's is on that shows it. By
     itself it prints the joint, the forward and the backward graph for each."""
     import torch._functorch._aot_autograd.graph_compile as graph_compile
 
     stages: Any = graph_compile
-    joint, halves = stages._log_joint_graph, stages._log_fw_bw_graphs
     logs = stages.aot_joint_log, stages.aot_graphs_log
-    thread = threading.get_ident()
 
-    def silent() -> bool:
-        shown = torch._logging._internal.trace_log.handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
-        return not shown and threading.get_ident() == thread
+    def shown() -> bool:
+        return bool(torch._logging._internal.trace_log.handlers) or any(log.isEnabledFor(logging.INFO) for log in logs)
 
-    stages._log_joint_graph = lambda *args: None if silent() else joint(*args)
-    stages._log_fw_bw_graphs = lambda *args: (None, None) if silent() else halves(*args)
-    try:
-        yield
-    finally:
-        stages._log_joint_graph, stages._log_fw_bw_graphs = joint, halves
+    return _replaced_here(
+        stages,
+        _log_joint_graph=lambda given, *args: given(*args) if shown() else None,
+        _log_fw_bw_graphs=lambda given, *args: given(*args) if shown() else (None, None),
+    )
 
 
-@contextlib.contextmanager
-def floats_stay_symbolic() -> Iterator[None]:
+def floats_stay_symbolic() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass makes tensors of
     those that meet the operators it knows, and constants of the others: an optimizer whose learning rate follows a
     schedule would be compiled at each step, for the foreach operators are not among them."""
     import torch._functorch._aot_autograd.graph_compile as graph_compile
 
-    stages: Any = graph_compile
-    given: Any = getattr(stages, "tensorify_python_scalars", None)
-    thread = threading.get_ident()
-
-    def unless_inside(module: torch.fx.GraphModule, *args: Any) -> Any:
-        inference = not any(node.name.startswith("tangents") for node in module.graph.find_nodes(op="placeholder"))
-        if inference and threading.get_ident() == thread:
+    def of_training(given: Callable[..., Any], module: torch.fx.GraphModule, *args: Any) -> Any:
+        if not any(node.name.startswith("tangents") for node in module.graph.find_nodes(op="placeholder")):
             return None
         try:
             return given(module, *args)
@@ -200,14 +189,7 @@ def floats_stay_symbolic() -> Iterator[None]:
                 raise
             raise RuntimeError(f"a computation with a symbolic float has no operator: {error}") from error
 
-    if given is None:
-        yield
-        return
-    stages.tensorify_python_scalars = unless_inside
-    try:
-        yield
-    finally:
-        stages.tensorify_python_scalars = given
+    return _replaced_here(graph_compile, tensorify_python_scalars=of_training)
 
 
 def quiet_shape_env(**options: Any) -> Any:
