@@ -26,6 +26,8 @@ class GuardKind:
     rank: int = USUAL  # where it stands in the program
     reads_source: bool = True
     runs_code: bool = False  # whether the check may run code of the program's, such as a key's `__eq__`
+    shown: str = ""  # the guard as an expression in the source's `name` and in the parameters, `p`
+    failed: str = ""  # what is different now, in the same, where that says no more of the object
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         """Check the parameters and bring them into the form that the guard keeps."""
@@ -45,10 +47,12 @@ class GuardKind:
 
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
         """The guard as an expression in the source's name."""
-        raise NotImplementedError
+        return self.shown.format(name=name, p=params)
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         """What is different now: the expression's old and new value."""
+        if self.failed:
+            return self.failed.format(name=name, p=params)
         return f"{self.describe(name, params)} does not hold for {short(value)}"
 
     def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:

@@ -31,15 +31,14 @@ def _keys(value: dict[Any, Any]) -> list[Any]:
 class Length(GuardKind):
     """The length of a list, tuple, dict or set, past any __len__ of a subclass."""
 
+    shown = "len({name}) == {p[0]}"
+
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (length,) = params
         return (int(length),)
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return _length(value) == params[0]
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"len({name}) == {params[0]}"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         return f"len({name}) was {params[0]}, is {_length(value)}"

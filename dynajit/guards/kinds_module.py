@@ -30,40 +30,28 @@ class _NoAttribute(GuardKind):
 class HasNoInstanceAttr(_NoAttribute):
     """The instance itself has no such attribute, so the class's is used."""
 
+    shown, failed = "{p[0]!r} not in {name}.__dict__", "{name} has now an attribute {p[0]!r} of its own"
+
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return _C.instance_getattr(value, params[0], _MISSING) is _MISSING
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{params[0]!r} not in {name}.__dict__"
-
-    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        return f"{name} has now an attribute {params[0]!r} of its own"
 
 
 @guard_kind("HAS_NO_TYPE_ATTR")
 class HasNoTypeAttr(_NoAttribute):
     """No class in the MRO has such an attribute. The source leads to the class."""
 
+    shown, failed = "no class in {name}.__mro__ has {p[0]!r}", "{name} has now an attribute {p[0]!r}"
+
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, type) and not any(params[0] in kind.__dict__ for kind in value.__mro__)
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"no class in {name}.__mro__ has {params[0]!r}"
-
-    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        return f"{name} has now an attribute {params[0]!r}"
 
 
 @guard_kind("NO_HOOKS")
 class NoHooks(GuardKind):
     """An nn.Module with no forward or backward hooks."""
 
+    shown, failed = "{name} has no hooks", "{name} has hooks now"
+
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         found = [_C.instance_getattr(value, name, None) for name in HOOK_DICTS]
         return all(isinstance(hooks, dict) and not dict.__len__(hooks) for hooks in found)
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} has no hooks"
-
-    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        return f"{name} has hooks now"

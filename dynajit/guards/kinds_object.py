@@ -51,6 +51,8 @@ class _OfObject(GuardKind):
 class TypeIs(_OfObject):
     """The exact type."""
 
+    shown = "type({name}) is {p[0].text}"
+
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (kind,) = params
         if not isinstance(kind, type):
@@ -60,9 +62,6 @@ class TypeIs(_OfObject):
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return params[0].is_(type(value))
 
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"type({name}) is {params[0].text}"
-
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         now = short(type(value))
         return f"type({name}) was {params[0].text}, is {now if now != params[0].text else 'another class of that name'}"
@@ -71,6 +70,8 @@ class TypeIs(_OfObject):
 @guard_kind("ID")
 class Identity(_OfObject):
     """The very object; kept weakly where its type allows. None, True and False are guarded this way too."""
+
+    shown = "{name} is {p[0].text}"
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (obj,) = params
@@ -85,9 +86,6 @@ class Identity(_OfObject):
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return params[0].is_(value)
 
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} is {params[0].text}"
-
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         now = short(value)
         if now == params[0].text:
@@ -98,6 +96,8 @@ class Identity(_OfObject):
 @guard_kind("CODE")
 class SameCode(_OfObject):
     """A function runs this very code; another may be assigned to it."""
+
+    shown = "{name} runs the code that it ran"
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (code,) = params
@@ -116,9 +116,6 @@ class SameCode(_OfObject):
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, types.FunctionType) and params[0].is_(value.__code__)
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} runs the code that it ran"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         return f"{name} runs other code: {short(getattr(value, '__code__', value))}"
@@ -149,13 +146,10 @@ class Equals(GuardKind):
 class CellEmpty(GuardKind):
     """A cell with nothing in it. The source leads to the cell."""
 
-    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
-        if not isinstance(value, types.CellType):
-            return False
-        return value == types.CellType()
+    shown = "{name} is empty"
 
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} is empty"
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return isinstance(value, types.CellType) and value == types.CellType()
 
 
 @guard_kind("PREDICATE")
@@ -164,6 +158,7 @@ class Predicate(GuardKind):
 
     rank = LAST
     runs_code = True
+    shown = "{name} {p[1]}"
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         predicate, text = params
@@ -187,9 +182,6 @@ class Predicate(GuardKind):
         except Exception:
             # the leaf does the same: what raises doesn't hold
             return False
-
-    def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} {params[1]}"
 
 
 class _OfSources(GuardKind):
