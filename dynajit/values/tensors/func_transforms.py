@@ -30,7 +30,7 @@ from dynajit.values.polyfills import func_transforms as polyfills
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.ops import torch_op
-from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor import TensorVal, has_leafness
 
 _C: Any = torch._C._functorch
 _GRAD_MODE: Any = torch.autograd.grad_mode
@@ -43,12 +43,13 @@ def _both(name: str, home: Any = _C) -> list[Any]:
     return [getattr(place, name) for place in (home, _WRAPPERS) if place is home or hasattr(place, name)]
 
 
-def _record(tx: Tracer, target: Callable[..., Any], args: Sequence[Any], change: int, undo: Callable[[], Any]) -> None:
-    """A node for a level entered (change 1) or left (-1), which was done already."""
-
+def _record(
+    tx: Tracer, target: Callable[..., Any], args: Sequence[Any], change: int, undo: Callable[[], Any]
+) -> fx.Node:
+    """The node for a level entered (change 1) or left (-1), which was done already."""
     tx.journal.record(undo)
     tx.journal.set_attr(tx, "open_levels", tx.open_levels + change)
-    tx.graph.create("call_function", target, list(args), {}, {"example_value": None})
+    return tx.graph.create("call_function", target, list(args), {}, {"example_value": None})
 
 
 def _level(kind: str, enter: Any, leave: Any, spellings: Sequence[Sequence[Any]]) -> None:
@@ -105,6 +106,9 @@ _level(
 
 # -- inference mode
 
+_ENTER, _LEAVE = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
+_CONTEXT = ("__enter__", "__exit__")
+
 
 class InferenceGuard(Value):
     """The context object of torch.inference_mode. It has no place in generated code."""
@@ -123,35 +127,25 @@ class InferenceGuard(Value):
         return False
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__enter__":
-            self._enter(tx)
-            return ConstVal(None)
-        if name == "__exit__":
-            self._exit(tx)
-            return ConstVal(None)
-        return super().call_method(tx, name, args, kwargs)
+        if name not in _CONTEXT:
+            return super().call_method(tx, name, args, kwargs)
+        (self._enter if name == "__enter__" else self._exit)(tx)
+        return ConstVal(None)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        return BoundMethod(self, name) if name in ("__enter__", "__exit__") else super().getattr(tx, name)
+        return BoundMethod(self, name) if name in _CONTEXT else super().getattr(tx, name)
 
     def _enter(self, tx: Tracer) -> None:
-        enter, leave = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
         tx.opening()
-        guard = enter(self.mode)
-        tx.journal.record(lambda: leave(guard))
+        guard = _ENTER(self.mode)
+        tx.journal.set_attr(self, "node", _record(tx, _ENTER, [self.mode], 1, lambda: _LEAVE(guard)))
         tx.journal.set_attr(self, "real_guard", guard)
-        tx.journal.set_attr(tx, "open_levels", tx.open_levels + 1)
-        node = tx.graph.create("call_function", enter, [self.mode], {}, {"example_value": None})
-        tx.journal.set_attr(self, "node", node)
 
     def _exit(self, tx: Tracer) -> None:
-        enter, leave = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
         if self.real_guard is None:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")
-        leave(self.real_guard)
-        tx.journal.record(lambda: setattr(self, "real_guard", enter(self.mode)))
-        tx.journal.set_attr(tx, "open_levels", tx.open_levels - 1)
-        tx.graph.create("call_function", leave, [self.node], {}, {"example_value": None})
+        _LEAVE(self.real_guard)
+        _record(tx, _LEAVE, [self.node], -1, lambda: setattr(self, "real_guard", _ENTER(self.mode)))
         tx.journal.set_attr(self, "node", None)
 
 
@@ -238,10 +232,6 @@ if hasattr(torch._functorch.apis, "_wraps_without_dynamo_attrs"):
 # -- torch.autograd.grad
 
 
-def _is_leaf(expected: bool, tensor: object) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
-
-
 def _has_no_hooks(tensor: object) -> bool:
     return isinstance(tensor, torch.Tensor) and not tensor._backward_hooks
 
@@ -285,7 +275,7 @@ def _check_ends(tx: Tracer, wanted: set[int]) -> None:
             continue
         if not entry.real.is_leaf:
             raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")
-        known = functools.partial(_is_leaf, True)
+        known = functools.partial(has_leafness, True)
         tx.guard(entry.source, "PREDICATE", known, "is a leaf of the autograd graph")
 
 

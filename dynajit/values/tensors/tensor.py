@@ -34,33 +34,13 @@ from dynajit.values.tensors.known_truth import known_truth
 from dynajit.values.tensors.tensor_data import is_differentiated
 from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
 
-CONSTANT_ATTRIBUTES = frozenset(
-    {
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "requires_grad",
-        "is_cuda",
-        "is_cpu",
-        "is_meta",
-        "is_sparse",
-        "is_quantized",
-        "is_mkldnn",
-        "is_nested",
-        "is_xpu",
-        "is_mps",
-        "itemsize",
-        "nbytes",
-        "is_ipu",
-        "is_vulkan",
-        "is_sparse_csr",
-        "is_xla",
-        "is_mtia",
-        "is_maia",
-        "names",
-    }
-)
+_ARRAY: type = numpy.ndarray
+_BASE: type = torch._C.TensorBase
+_FLAG = "requires_grad"
+CONSTANT_ATTRIBUTES = {"dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"} | {
+    # what kind of tensor it is, for each kind that this build has
+    *(name for name, found in vars(_BASE).items() if name.startswith("is_") and not callable(found)),
+} - {"is_leaf"}
 CONSTANT_METHODS = frozenset(
     {
         "dim",
@@ -92,9 +72,6 @@ CONSTANT_METHODS = frozenset(
 )
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # What the TENSOR guard does not cover; results of operations inherit it from the inputs.
-_ARRAY: type = numpy.ndarray
-_BASE: type = torch._C.TensorBase
-_FLAG = "requires_grad"
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
 BREAKING_METHODS: dict[str, BreakKind] = {
     "backward": breaks.BACKWARD,
@@ -134,7 +111,8 @@ def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.Tensor) and asked_plainly(tensor, method) == expected
 
 
-def _has_leafness(expected: bool, tensor: Any) -> bool:
+def has_leafness(expected: bool, tensor: Any) -> bool:
+    """Whether it is a tensor that is a leaf, or that is none."""
     return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
 
 
@@ -304,7 +282,7 @@ class TensorVal(Value):
             return ConstVal(True)
         if self.source is None or self.real_tensor is None or not self.real_tensor.requires_grad:
             return ConstVal(self.fake.is_leaf)  # of an input that a write has given a history, too
-        known = functools.partial(_has_leafness, self.real_tensor.is_leaf)
+        known = functools.partial(has_leafness, self.real_tensor.is_leaf)
         tx.guard(self.source, "PREDICATE", known, f"is_leaf is {self.real_tensor.is_leaf}")
         return ConstVal(self.real_tensor.is_leaf)
 

@@ -189,26 +189,20 @@ def _in_build(*names: str) -> list[Any]:
     return [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]
 
 
+# what the GLOBAL_STATE guard covers
+_COVERED = ("_get_cudnn_enabled", "_get_mkldnn_enabled")
 _SETUP = _in_build(
+    *(getter for _, getter in _NAMED_SETTINGS if getter not in _COVERED),
     "_are_functorch_transforms_active",
     "_mps_is_available",
     "_accelerator_getAccelerator",
-    "_get_cudnn_benchmark",
-    "_get_cudnn_deterministic",
     "_get_cudnn_allow_tf32",
     "_get_cublas_allow_tf32",
     "_get_cublas_allow_fp16_accumulation",
     "_get_cublas_allow_fp16_reduced_precision_reduction",
     "_get_cublas_allow_bf16_reduced_precision_reduction",
-    "_get_flash_sdp_enabled",
-    "_get_mem_efficient_sdp_enabled",
-    "_get_math_sdp_enabled",
-    "_get_cudnn_sdp_enabled",
-    "_get_overrideable_sdp_enabled",
-    "_get_sdp_priority_order",
     "_get_deterministic_algorithms_warn_only",
     "_get_float32_matmul_precision",
-    "_is_fwd_grad_enabled",
     "_get_math_sdp_allow_fp16_bf16_reduction",
     "_get_linalg_preferred_backend",
     "_get_blas_preferred_backend",
@@ -267,9 +261,10 @@ def _has_index(device: object) -> bool:
     return type(index) is int and index >= 0
 
 
-# what this build of torch and this machine have
+# what this build of torch and this machine have, and the covered settings
 _BUILT_IN = _in_build(
     *("_cuda_getDeviceCount", "_get_cpu_capability", "_is_flash_attention_available", "_is_ck_sdpa_available"),
+    *_COVERED,
 )
 
 
@@ -291,8 +286,6 @@ _BUILT_IN = _in_build(
     torch._C._is_any_autocast_enabled,
     torch._C._len_torch_dispatch_stack,
     torch._C._is_autocast_available,
-    torch._C._get_cudnn_enabled,
-    torch._C._get_mkldnn_enabled,
     torch.get_autocast_cpu_dtype,
     torch.get_autocast_gpu_dtype,
     torch.is_autocast_cpu_enabled,
