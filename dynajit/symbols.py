@@ -272,6 +272,10 @@ def node_of(
     return known
 
 
+# of torch's symbolic numbers
+SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def is_symbolic(value: Any) -> bool:
     """Whether it is one of torch's symbolic numbers. A ragged size is none: it is a number equal to itself alone."""
     if isinstance(value, torch.SymInt):

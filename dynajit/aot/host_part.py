@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from dynajit.aot.rewrite import cut, results_of
 from dynajit.graph.meta import graph_notes, note_graph, value_of
+from dynajit.nested import leaves_in
 from dynajit.op_facts import facts
 from dynajit.symbols import is_symbolic
 
@@ -143,24 +144,19 @@ def _is_carried(node: Node) -> bool:
 
 def _on_cpu(value: Any) -> bool:
     """Whether it is the host's: a number, or tensors on the CPU."""
-    if isinstance(value, (tuple, list)):
-        return all(map(_on_cpu, value))
-    return value.device.type == "cpu" if isinstance(value, torch.Tensor) else is_symbolic(value)
+    return all(_is_cpus(leaf) if isinstance(leaf, torch.Tensor) else is_symbolic(leaf) for leaf in leaves_in(value))
+
+
+def _is_cpus(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _on_device(value: Any) -> bool:
     """Whether one of its tensors is not the CPU's."""
-    if isinstance(value, (tuple, list)):
-        return any(map(_on_device, value))
-    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+    return any(isinstance(leaf, torch.Tensor) and not _is_cpus(leaf) for leaf in leaves_in(value))
 
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:
-    return {symbol for node in nodes for symbol in _free(value_of(node))}
-
-
-def _free(value: Any) -> set[Any]:
-    if isinstance(value, (tuple, list)):
-        return {symbol for one in value for symbol in _free(one)}
-    known = isinstance(value, torch.Tensor) or is_symbolic(value)
-    return set(free_symbols(value)) if known else set()
+    leaves = (leaf for node in nodes for leaf in leaves_in(value_of(node)))
+    sized = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) or is_symbolic(leaf))
+    return {symbol for leaf in sized for symbol in free_symbols(leaf)}

@@ -154,12 +154,12 @@ def _look(node: Node, known: dict[Node, Any]) -> Any:
     """What has to be the same of two nodes, but for where their arguments come from. `known`: looks so far."""
     ref = functools.partial(_look_of_value, known)
     try:
-        return (node.op, node.target, _seen(node.args, ref), _seen(node.kwargs, ref), ref(node))
-    except _Odd:
+        return (node.op, node.target, arguments_key((node.args, node.kwargs), ref), ref(node))
+    except NotCompared:
         return object()
 
 
-class _Odd(Exception):
+class NotCompared(Exception):
     """Something that is equal to nothing."""
 
 
@@ -170,31 +170,32 @@ def _look_of_value(known: dict[Node, Any], node: Node) -> Any:
     return found
 
 
-def _seen(value: Any, ref: Callable[[Node], Any] = lambda node: look_of(value_of(node))) -> Any:
-    """Arguments as something to compare; `ref` says what stands for a node."""
+def arguments_key(value: Any, ref: Callable[[Node], Any] = lambda node: look_of(value_of(node))) -> Any:
+    """Something that is equal for equal arguments alone; `ref` says what stands for a node. As text, floats tell 0.0
+    from -0.0. Raises NotCompared."""
     if isinstance(value, Node):
         return (Node, ref(value))
     if isinstance(value, (tuple, list)):
-        return (type(value), *(_seen(item, ref) for item in value))
+        return (type(value), *(arguments_key(item, ref) for item in value))
     if isinstance(value, dict):
-        return (dict, *((name, _seen(item, ref)) for name, item in value.items()))
+        return (dict, *((name, arguments_key(item, ref)) for name, item in value.items()))
     if isinstance(value, slice):
-        return (slice, _seen((value.start, value.stop, value.step), ref))
+        return (slice, arguments_key((value.start, value.stop, value.step), ref))
     if type(value) in CONSTANT_TYPES or value is Ellipsis:
         return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-    raise _Odd
+    raise NotCompared
 
 
 def look_of(value: Any) -> Any:
     """The metadata of a fake value."""
     if isinstance(value, torch.Tensor):
         if value._has_symbolic_sizes_strides or value.layout is not torch.strided:  # type: ignore[attr-defined]
-            raise _Odd
+            raise NotCompared
         keys = torch._C._dispatch_keys(value).raw_repr()
         return (tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad, keys)
     if isinstance(value, (tuple, list)):
         return (type(value), *map(look_of, value))
-    return _seen(value)
+    return arguments_key(value)
 
 
 def _periods(looks: Sequence[Any]) -> list[int]:
@@ -274,11 +275,16 @@ def _form(layer: Layer, known: dict[Node, Any]) -> Any:
         return (
             tuple(_look_of_value(known, node) for node in layer.inputs),
             tuple(
-                (node.op, node.target, _seen(node.args, number.__getitem__), _seen(node.kwargs, number.__getitem__))
+                (
+                    node.op,
+                    node.target,
+                    arguments_key(node.args, number.__getitem__),
+                    arguments_key(node.kwargs, number.__getitem__),
+                )
                 for node in layer.nodes
             ),
         )
-    except _Odd:
+    except NotCompared:
         return object()
 
 

@@ -27,8 +27,9 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
+from dynajit.nested import map_leaves
 from dynajit.op_facts import facts
-from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
+from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
 
@@ -301,8 +302,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotSimple(f"{func} is not a plain operator")
         if facts(func).writes:
             raise NotSimple(f"{func} mutates and has no functional form")
-        args = self._map(args, self._fake)
-        kwargs = self._map(kwargs, self._fake)
+        args, kwargs = map_leaves(self._fake, (args, kwargs), torch.Tensor)
         value = func(*args, **kwargs)
         self._record(func, args, kwargs, value)
         return value
@@ -319,8 +319,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return NotImplemented
 
     def _record(self, func: Any, args: Any, kwargs: Any, value: Any) -> None:
-        operands = self._map(args, self._operand), self._map(kwargs, self._operand)
-        node = self.graph.create_node("call_function", func, *operands, name=func.overloadpacket.__name__)
+        given, named = map_leaves(self._operand, (args, kwargs), (torch.Tensor, *SYMBOLIC_TYPES))
+        node = self.graph.create_node("call_function", func, given, named, name=func.overloadpacket.__name__)
         node.meta["val"] = value
         if self.current is not None and "stack_trace" in self.current.meta:
             node.meta["stack_trace"] = self.current.meta["stack_trace"]
@@ -338,7 +338,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], results: tuple[FakeTensor, ...]) -> None:
         """Write down a call that does not reach the dispatcher."""
-        self._record(func, self._map(args, self._fake), {}, results)
+        self._record(func, map_leaves(self._fake, args, torch.Tensor), {}, results)
 
     def made_here(self, results: Any) -> bool:
         """Whether they are fake tensors of this trace's own mode."""
@@ -417,20 +417,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- arguments
 
     def _fake(self, value: Any) -> Any:
-        return value if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) else self.constant(value)
+        return value if isinstance(value, FakeTensor) else self.constant(value)
 
     def _operand(self, value: Any) -> Any:
         return self.node_of(value) if isinstance(value, torch.Tensor) else self.number(value)
-
-    def _map(self, value: Any, fn: Callable[[Any], Any]) -> Any:
-        """`value` with `fn` applied to each tensor and each symbolic number in it."""
-        if isinstance(value, torch.Tensor) or is_symbolic(value):
-            return fn(value)
-        if isinstance(value, (tuple, list)):
-            return type(value)([self._map(item, fn) for item in value])
-        if isinstance(value, dict):
-            return {key: self._map(item, fn) for key, item in value.items()}
-        return value
 
     def set_outputs(self, outputs: list[Any], mutated: dict[int, torch.fx.Node]) -> None:
         placeholders = self.graph.find_nodes(op="placeholder")

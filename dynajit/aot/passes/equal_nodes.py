@@ -13,14 +13,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from dynajit.aot.layers import NotCompared, arguments_key
 from dynajit.graph.meta import memory
-from dynajit.op_facts import CONSTANT_TYPES, facts
+from dynajit.op_facts import facts
 
 aten = torch.ops.aten
-
-
-class _NotCompared(Exception):
-    """An argument of a kind that is not compared."""
 
 
 def merge_equal(joint: GraphModule) -> GraphModule:
@@ -37,9 +34,10 @@ def merge_equal(joint: GraphModule) -> GraphModule:
             first.clear()
         elif known.known and known.pure and memory(node) not in kept and not _makes_its_own(node):
             try:
-                same = first.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
-            except _NotCompared:
+                key = (node.target, arguments_key((node.args, node.kwargs), _itself))
+            except NotCompared:
                 continue
+            same = first.setdefault(key, node)
             if same is not node:
                 node.replace_all_uses_with(same)
                 graph.erase_node(node)
@@ -51,16 +49,5 @@ def _makes_its_own(node: Node) -> bool:
     return node.target is aten.empty.memory_format or "unbacked_bindings" in node.meta
 
 
-def _key(value: Any) -> Any:
-    """Equal for equal arguments alone. As text, floats tell 0.0 from -0.0."""
-    if isinstance(value, Node):
-        return value
-    if isinstance(value, (tuple, list)):
-        return (type(value), *map(_key, value))
-    if isinstance(value, dict):
-        return tuple((name, _key(part)) for name, part in value.items())
-    if isinstance(value, slice):
-        return (slice, _key(value.start), _key(value.stop), _key(value.step))
-    if type(value) in CONSTANT_TYPES:
-        return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-    raise _NotCompared
+def _itself(node: Node) -> Node:
+    return node

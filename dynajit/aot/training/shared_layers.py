@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
+from dynajit.nested import map_leaves
 
 # A graph, its fake inputs, what is to be done with the joint graph.
 Trace = Callable[[GraphModule, list[Any], Callable[..., Any]], Any]
@@ -248,8 +249,8 @@ class SharedLayers:
                 of[node] = made_node = joint.graph.node_copy(node, of.__getitem__)
                 if node.op == "get_attr":
                     made_node.target = _held(joint, getattr(self.joint, str(node.target)))
-                made_node.meta["val"] = _map_fakes(
-                    node.meta.get("val"), lambda one: _fake_like(self.mode, one, memories)
+                made_node.meta["val"] = map_leaves(
+                    lambda one: _fake_like(self.mode, one, memories), node.meta.get("val"), FakeTensor
                 )
         for item, at in items_of(call):
             item.replace_all_uses_with(of[results[at]])
@@ -315,13 +316,6 @@ def _fake_like(mode: FakeTensorMode, like: torch.Tensor, memories: dict[int, Any
         meta = torch.empty(0, dtype=like.dtype, device="meta")
         meta.set_(storage, like.storage_offset(), like.size(), like.stride())
         return FakeTensor(mode, meta, like.device)
-
-
-def _map_fakes(value: Any, change: Callable[[FakeTensor], Any]) -> Any:
-    """A node's fake value with other fakes in place of its own."""
-    if isinstance(value, FakeTensor):
-        return change(value)
-    return type(value)(_map_fakes(item, change) for item in value) if isinstance(value, (tuple, list)) else value
 
 
 _running: list[SharedLayers] = []
