@@ -1,12 +1,15 @@
-"""What is in arguments and results: tuples, lists, dictionaries and slices in each other.
+"""What is in arguments and results: tuples, lists, dictionaries and slices in each other; and what leads to what.
 
 In:  such a value. Out: `leaves_in`, all that is in it and none of these; `map_leaves`, the same with others in place.
+In:  where a walk starts, and where each place leads. Out: `reached`, the places, each once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def leaves_in(tree: Any) -> Iterator[Any]:
@@ -34,3 +37,18 @@ def map_leaves(function: Callable[[Any], Any], tree: Any, kinds: type | tuple[ty
     if isinstance(tree, slice):
         return slice(*(map_leaves(function, item, kinds) for item in (tree.start, tree.stop, tree.step)))
     return tree
+
+
+def reached(
+    starts: Iterable[T], following: Callable[[T], Iterable[T]], key: Callable[[T], object] | None = None
+) -> Iterator[T]:
+    """The starts, what follows them, and what follows that, the last found first. key: what tells one from another,
+    `id` where they have no hash, or may be equal; they are alive for as long as the walk then."""
+    waiting, seen = [*starts], set[object]()
+    while waiting:
+        one = waiting.pop()
+        known_by = one if key is None else key(one)
+        if known_by not in seen:
+            seen.add(known_by)
+            yield one
+            waiting.extend(following(one))

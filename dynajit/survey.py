@@ -32,6 +32,7 @@ import torch
 import dynajit
 from dynajit import outcomes
 from dynajit.exc import ConfigError
+from dynajit.nested import reached
 from dynajit.report import records
 from dynajit.report.survey import Capture, SavedBytes, SurveyReport, Times
 from dynajit.runtime import memory, toolchain
@@ -503,19 +504,13 @@ def _with_backward(run: Callable[[], Any]) -> Callable[[], None]:
 
 def _leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The variables whose gradients a backward pass from there computes."""
-    found: dict[int, torch.Tensor] = {}
-    waiting = [root.grad_fn for root in roots]
-    seen = set(waiting)
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None:
-            continue
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        following = [each for each, _ in node.next_functions if each not in seen]
-        seen.update(following)
-        waiting += following
-    return [*found.values()]
+
+    def following(node: Any) -> list[Any]:
+        return [each for each, _ in node.next_functions if each is not None]
+
+    starts: list[Any] = [root.grad_fn for root in roots]
+    leaves = (node.variable for node in reached(starts, following) if hasattr(node, "variable"))
+    return [*{id(leaf): leaf for leaf in leaves}.values()]
 
 
 def _interleaved(runs: list[Callable[[], Any]], seconds: float) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
 from dynajit.graph.meta import gives_data, graph_notes, memory, value_of, written_by
+from dynajit.nested import reached
 from dynajit.op_facts import facts, functional_twin
 from dynajit.torch_compat import memory_of
 
@@ -354,14 +355,7 @@ def _writes_through_overlaps(graph: GraphFacts) -> bool:
 def _viewed(node: Node) -> Iterator[Node]:
     """The node, and those that it is a view of."""
     own = memory(node)
-    waiting, seen = [node], {node}
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for source in node.all_input_nodes:
-            if source not in seen and own is not None and memory(source) == own:
-                seen.add(source)
-                waiting.append(source)
+    return reached([node], lambda view: (one for one in view.all_input_nodes if own is not None and memory(one) == own))
 
 
 def _overlaps_itself(value: Any) -> bool:

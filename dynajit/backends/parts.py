@@ -15,6 +15,7 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from dynajit.nested import reached
 from dynajit.op_facts import facts
 from dynajit.report import logs
 from dynajit.report.counters import counters
@@ -108,14 +109,12 @@ def _torchs_own(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     shares memory with others or with inputs, and what is read by places in memory."""
     by_place = [node for node in gm.graph.nodes if getattr(node.target, "overloadpacket", None) in _BY_PLACE]
     read = [source for node in by_place for source in node.all_input_nodes]
-    found: set[torch.fx.Node] = set()
-    todo = [*gm.graph.output_node().all_input_nodes, *read]
-    while todo:
-        node = todo.pop()
-        if node not in found and node.op == "call_function" and facts(node.target).is_view:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found.union(by_place, read)
+    seen = filter(_is_view, [*gm.graph.output_node().all_input_nodes, *read])
+    return {*reached(seen, lambda node: filter(_is_view, node.all_input_nodes)), *by_place, *read}
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and bool(facts(node.target).is_view)
 
 
 def _computes(node: torch.fx.Node) -> bool:

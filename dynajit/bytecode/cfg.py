@@ -8,10 +8,12 @@ recognise another kind of region add a function that returns [(kind, start, memb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_effect
 from dynajit.bytecode.decode import Code, Instr
+from dynajit.nested import reached
 
 RegionKind = Literal["for", "while", "with", "try", "except"]
 
@@ -194,12 +196,7 @@ def _loops(code: Code) -> list[Found]:
                 tails.setdefault(successor, set()).add(block.start)
     found: list[Found] = []
     for header, sources in tails.items():
-        members, pending = {header}, list(sources)
-        while pending:
-            start = pending.pop()
-            if start not in members:
-                members.add(start)
-                pending.extend(predecessors[start])
+        members = {header, *reached(sources - {header}, partial(_others, predecessors, header))}
         # a loop may begin with the code that evaluates a while's condition; a for's header block is just FOR_ITER
         is_for = code.instrs[table[header].end - 1].op == "FOR_ITER" and table[header].end == header + 1
         found.append(("for" if is_for else "while", header, _indices(table[m] for m in members)))
@@ -208,19 +205,12 @@ def _loops(code: Code) -> list[Found]:
 
 def _dominates(table: dict[int, Block], header: int, tail: int) -> bool:
     """Can `tail` not be reached from the entry without passing `header`?"""
-    entry = min(table)
-    if entry == header:
-        return True
-    seen, pending = {entry}, [entry]
-    while pending:
-        block = table[pending.pop()]
-        for successor in (*block.successors, *block.handlers):
-            if successor != header and successor not in seen:
-                if successor == tail:
-                    return False
-                seen.add(successor)
-                pending.append(successor)
-    return True
+    following = {start: {*block.successors, *block.handlers} for start, block in table.items()}
+    return tail not in reached({min(table)} - {header}, partial(_others, following, header))
+
+
+def _others(following: dict[int, set[int]], left_out: int, start: int) -> set[int]:
+    return following[start] - {left_out}
 
 
 def _protected(code: Code) -> list[Found]:

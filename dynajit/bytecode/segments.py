@@ -19,6 +19,7 @@ from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS, stack_shap
 from dynajit.bytecode.cfg import loops, reachable_from, successors
 from dynajit.bytecode.continuation import Tail, push_stack, stack_names
 from dynajit.bytecode.decode import Code, Instr
+from dynajit.nested import reached
 
 _STOPS = frozenset({"YIELD_VALUE", "SEND", "RETURN_VALUE", "RETURN_CONST"})
 _REFUSED = frozenset({"GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN"})
@@ -183,21 +184,14 @@ def build_segment(cut: Segments, index: int, depth: int, throw: bool) -> CodeTyp
     the exception for the handler at `index`)."""
     code = cut.code
     instrs = code.instrs
-    chosen: set[int] = set()
-    stops: set[int] = set()
-    pending = [index]
-    while pending:
-        i = pending.pop()
-        if i in chosen:
-            continue
-        if i in cut.stacks:
-            stops.add(i)
-            continue
-        chosen.add(i)
+
+    def following(i: int) -> list[int]:
         handler = instrs[i].handler
-        pending.extend(successors(instrs[i]))
-        if handler is not None:
-            pending.append(handler)
+        return [] if i in cut.stacks else [*successors(instrs[i]), *([] if handler is None else [handler])]
+
+    chosen = {*reached([index], following)}
+    stops = chosen & cut.stacks.keys()
+    chosen -= stops
     emitter = Emitter()
     slots = stack_names(code, index, depth)
     cells = frozenset([*cut.shared, *cut.cells])

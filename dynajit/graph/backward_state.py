@@ -17,6 +17,7 @@ import torch
 from dynajit.graph.meta import value_of
 from dynajit.graph.operator_kernels import has_functions, hides_kernels, kernels_of
 from dynajit.graph.state_snapshot import StateSnapshot
+from dynajit.nested import reached
 from dynajit.report import logs
 
 
@@ -106,11 +107,5 @@ def _nodes_of(gm: torch.fx.GraphModule) -> Iterator[Any]:
     """All that autograd knows of a graph's results."""
     values = map(value_of, gm.graph.output_node().all_input_nodes)
     starts = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
-    waiting = [start for start in starts if start is not None]
-    seen: set[Any] = set()
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions if following is not None]
+    known = (start for start in starts if start is not None)
+    return reached(known, lambda node: (following for following, _ in node.next_functions if following is not None))

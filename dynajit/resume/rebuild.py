@@ -15,6 +15,7 @@ from dynajit.exc import InternalError
 from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
+from dynajit.nested import reached
 from dynajit.resume.inside import placed_call
 from dynajit.values.containers.keys import has_user_key
 from dynajit.values.containers.mapping import DictVal
@@ -33,18 +34,11 @@ from dynajit.values.tensors.tensor import TensorVal
 
 def reachable(roots: Sequence[Value]) -> list[Value]:
     """The values that the roots are built from, roots included, each once, in order."""
-    found: list[Value] = []
-    seen: set[int] = set()
-    pending = list(reversed(roots))
-    while pending:
-        value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        found.append(value)
-        if value.source is None:
-            pending.extend(reversed([*value.children(), *value.fill_children()]))
-    return found
+
+    def parts(value: Value) -> list[Value]:
+        return [*value.children(), *value.fill_children()][::-1] if value.source is None else []
+
+    return [*reached(reversed(roots), parts, id)]
 
 
 def in_cycles(values: Sequence[Value]) -> set[int]:
@@ -67,15 +61,7 @@ def holds_itself(value: Value) -> bool:
 
 def _parts(value: Value) -> list[Value]:
     """What the value is built from, itself only if it contains itself."""
-    found: dict[int, Value] = {}
-    pending = [*value.children()]
-    while pending:
-        part = pending.pop()
-        if id(part) not in found:
-            found[id(part)] = part
-            if part.source is None:
-                pending.extend(part.children())
-    return list(found.values())
+    return [*reached(value.children(), lambda part: part.children() if part.source is None else (), id)]
 
 
 def _has_cycle(values: Sequence[Value]) -> bool:

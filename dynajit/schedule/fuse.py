@@ -40,7 +40,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
-from dynajit.nested import leaves_in
+from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
 from dynajit.schedule.target import CPU, KernelTarget
 
@@ -438,16 +438,12 @@ class _Fusion:
         rows, length = group.row_numel, group.numel // max(group.row_numel, 1)
         if not group.reduces or as_row == "item" or not self.target.splits(rows, length, self._across(group)):
             return False
-        todo = [tensor for tensor, _ in self.reads[item]]
-        seen = set(todo)
-        while todo:
-            tensor = todo.pop()
-            if tensor in group.rows:
-                return True
-            fresh = {read for read, _ in self.reads.get(tensor, ()) if self.unit_of.get(read) is group} - seen
-            seen |= fresh
-            todo.extend(fresh)
-        return False
+
+        def read_by(tensor: Tensor) -> Iterator[Tensor]:
+            return (read for read, _ in self.reads.get(tensor, ()) if self.unit_of.get(read) is group)
+
+        read = reached((tensor for tensor, _ in self.reads[item]), read_by)
+        return any(tensor in group.rows for tensor in read)
 
     def _across(self, group: Group) -> bool:
         """Does most of what the group's reductions read lie across memory, neighbours in different rows?"""

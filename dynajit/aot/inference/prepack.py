@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from dynajit.aot.rewrite import Copy, compute
 from dynajit.aot.trace import has_symbols
 from dynajit.graph.meta import value_of
+from dynajit.nested import reached
 from dynajit.op_facts import facts
 
 aten = torch.ops.aten
@@ -185,15 +186,8 @@ def _can_view(value: Any, shape: Any) -> bool:
 
 def _escaping(graph: Graph) -> set[Node]:
     """Nodes whose memory the outputs have: a constant must not be handed out."""
-    todo = list(graph.output_node().all_input_nodes)
-    found: set[Node] = set()
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            if facts(node.target).is_view:
-                todo += node.all_input_nodes
-    return found
+    results = graph.output_node().all_input_nodes
+    return {*reached(results, lambda node: node.all_input_nodes if facts(node.target).is_view else ())}
 
 
 # ---- packed weights

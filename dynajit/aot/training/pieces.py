@@ -28,6 +28,7 @@ from dynajit.aot.rewrite import cut, history_of
 from dynajit.aot.training.double_backward import is_of_the_cpu
 from dynajit.aot.training.reachability import asked_in_part, autograd_graph_of, is_function, saved_by
 from dynajit.graph.meta import memory, notes, value_of
+from dynajit.nested import reached
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
@@ -120,22 +121,24 @@ def _memories(nodes: Sequence[Node]) -> set[int | None]:
     return {memory(node) for node in nodes}
 
 
+def _histories(nodes: Sequence[Node]) -> set[Any]:
+    found = (history_of(value_of(node)) for node in nodes)
+    return {each for each in found if each is not None}
+
+
 def _saved_in(step: Step) -> set[int | None]:
     """The memory of what autograd's nodes of the calls keep, as eager has them."""
-    ends = {getattr(node.meta["example_value"], "grad_fn", None) for node in step.inputs}
-    waiting: list[Any] = [getattr(node.meta["example_value"], "grad_fn", None) for node in step.outputs]
-    found: set[int | None] = set()
-    seen = {None, *ends}
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            try:
-                found.update(map(memory_of, saved_by(node)))
-            except RuntimeError:  # written since, by a region: eager's backward fails, and so does that of the calls
-                return set()
-            waiting.extend(following for following, _ in node.next_functions)
-    return found
+    ends: set[Any]
+    starts: set[Any]
+    ends, starts = (
+        {getattr(value_of(node), "grad_fn", None) for node in nodes} for nodes in (step.inputs, step.outputs)
+    )
+    ends.add(None)
+    nodes = reached(starts - ends, lambda node: {following for following, _ in node.next_functions} - ends)
+    try:
+        return {memory_of(tensor) for node in nodes for tensor in saved_by(node)}
+    except RuntimeError:  # written since, by a region: eager's backward fails, and so does that of the calls
+        return set()
 
 
 def regions_of(gm: torch.fx.GraphModule) -> list[Node]:

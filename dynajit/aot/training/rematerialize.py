@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from dynajit.nested import reached
 from dynajit.op_facts import facts
 
 if TYPE_CHECKING:
@@ -63,19 +64,10 @@ def rematerialize(saved: SavedTensors, node: Node) -> bool:
 def _is_smooth(parameter: Node) -> bool:
     """Whether all that becomes of it is computed element by element, and a value that is off by a rounding gives a
     gradient that is off by as little."""
-    seen: set[Node] = set()
-    waiting = list(parameter.users)
-    if not all(is_pointwise(use) or use.target in _OF_LOG_SOFTMAX for use in waiting):
+    if not all(is_pointwise(use) or use.target in _OF_LOG_SOFTMAX for use in parameter.users):
         return False  # there it is memory
-    while waiting:
-        node = waiting.pop()
-        if node in seen or not is_pointwise(node):
-            continue
-        if getattr(node.target, "_overloadpacket", None) in _JUMPS:
-            return False
-        seen.add(node)
-        waiting.extend(node.users)
-    return True
+    made = reached(filter(is_pointwise, parameter.users), lambda node: filter(is_pointwise, node.users))
+    return all(getattr(node.target, "_overloadpacket", None) not in _JUMPS for node in made)
 
 
 def _batch_norm(saved: SavedTensors, node: Node) -> Node | None:

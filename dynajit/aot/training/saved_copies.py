@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import memory, value_of
+from dynajit.nested import reached
 
 aten = torch.ops.aten
 
@@ -99,14 +100,7 @@ def separate_results(forward: GraphModule) -> GraphModule:
 
 def ancestors(ends: Sequence[object]) -> set[Node]:
     """The nodes among `ends`, and all that they are computed from."""
-    found: set[Node] = set()
-    waiting = [node for node in ends if isinstance(node, Node)]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(node.all_input_nodes)
-    return found
+    return {*reached((end for end in ends if isinstance(end, Node)), lambda node: node.all_input_nodes)}
 
 
 def _is_copied_late(node: Node, given: set[int | None]) -> bool:

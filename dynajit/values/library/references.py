@@ -22,6 +22,7 @@ from dynajit.guards.source import (
     Source,
     TypeAttrSource,
 )
+from dynajit.nested import reached
 from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.mapping import DictVal
@@ -258,18 +259,11 @@ def _is_reached(tx: Tracer, target: Value) -> bool:
     pending: list[Any] = [value for frame in tx.frames for value in _variables(frame)]
     for changed in tx.journal.dirty.values():
         pending += changed.effect_children()
-    seen: set[int] = set()
-    while pending:
-        value = pending.pop()
-        if value is target:
-            return True
-        if id(value) in seen or isinstance(value, WeakRefVal) or not isinstance(value, Value):
-            continue
-        seen.add(id(value))
-        pending += _parts(value)
-    return False
+    return any(value is target for value in reached(pending, _parts, id))
 
 
-def _parts(value: Value) -> Iterable[Value]:
+def _parts(value: Any) -> Iterable[Any]:
     """What an object holds; of one from outside what the program put there is among the effects."""
-    return [*value.children(), *value.fill_children()] if value.source is None else ()
+    if not isinstance(value, Value) or isinstance(value, WeakRefVal) or value.source is not None:
+        return ()
+    return [*value.children(), *value.fill_children()]
