@@ -26,6 +26,11 @@ _FEWEST_NODES = 8  # of a layer that is worth it
 FEWEST_LAYERS = 3
 _PERIODS = 4  # the most common distances that are tried
 _CUTS = 4  # places to cut at that are tried, those across which the fewest values go first
+# for which a number is but a number: nothing of what they or their gradients do depends on its value
+_ARITHMETIC = frozenset(
+    {operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div}
+    | {"add", "sub", "mul", "div"}
+)
 # methods that are no operators by their names
 _CONVERSIONS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", "long"})
 
@@ -51,21 +56,36 @@ class Layers:
         """How many nodes they have in all."""
         return sum(len(layer.nodes) for layer in self.layers)
 
+    def numbers(self) -> list[tuple[int, int]]:
+        """Where layers compute with other numbers than others: the node, and which of its arguments it is."""
+        return [
+            (at, place)
+            for at, alike in enumerate(zip(*(layer.nodes for layer in self.layers), strict=True))
+            for place, value in enumerate(alike[0].args)
+            if type(value) in (int, float) and len({repr(node.args[place]) for node in alike}) > 1
+        ]
+
 
 def equal_layers(
-    gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True, new: bool = True, loose: bool = False
+    gm: GraphModule,
+    fits: Callable[[Layers], bool] = lambda layers: True,
+    new: bool = True,
+    loose: bool = False,
+    numbers: bool = False,
 ) -> Layers | None:
     """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm. `new`:
     whether what they give must be new tensors. `loose`: whether other nodes may lie between those of a layer, as where
-    each step of a loop reads another part of one tensor, and the graph may write what no layer has to do with."""
+    each step of a loop reads another part of one tensor, and the graph may write what no layer has to do with.
+    `numbers`: whether each may add, subtract, multiply or divide by numbers of its own."""
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     odd = {node for node in nodes if not _is_understood(node)}
     if len(nodes) < FEWEST_LAYERS * _FEWEST_NODES or not (all(map(_only_writes, odd)) if loose else not odd):
         return None
     known: dict[Node, Any] = {}
-    looks = {node: object() if node in odd else _look(node, known) for node in nodes}
+    looks = {node: object() if node in odd else _look(node, known, numbers) for node in nodes}
+    form = functools.partial(_form, known, numbers)
     search = functools.partial(
-        _most_layers, nodes, looks, known, new, lambda found: _untouched(found, nodes) and fits(found)
+        _most_layers, nodes, looks, form, new, lambda found: _untouched(found, nodes) and fits(found)
     )
     best = search(nodes)
     if loose and (best is None or 2 * best.count_nodes() < len(nodes)):
@@ -79,7 +99,7 @@ def equal_layers(
 def _most_layers(
     every: list[Node],
     look_of_node: dict[Node, Any],
-    known: dict[Node, Any],
+    form: Callable[[Layer], Any],
     new: bool,
     fits: Callable[[Layers], bool],
     nodes: list[Node],
@@ -98,7 +118,7 @@ def _most_layers(
         for offset in offsets[:_CUTS]:
             starts = _like(looks, looks[begin + offset : begin + offset + period])
             layers = [_layer(every, place_of_all, nodes[start : start + period]) for start in starts]
-            found = _equal([layer for layer in layers if layer is not None], new, known)
+            found = _equal([layer for layer in layers if layer is not None], new, form)
             if found is not None and (best is None or found.count_nodes() > best.count_nodes()) and fits(found):
                 best = found
                 break
@@ -150,13 +170,20 @@ def _untouched(found: Layers, nodes: list[Node]) -> bool:
     )
 
 
-def _look(node: Node, known: dict[Node, Any]) -> Any:
+def _look(node: Node, known: dict[Node, Any], numbers: bool) -> Any:
     """What has to be the same of two nodes, but for where their arguments come from. `known`: looks so far."""
     ref = functools.partial(_look_of_value, known)
     try:
-        return (node.op, node.target, arguments_key((node.args, node.kwargs), ref), ref(node))
+        return (node.op, node.target, arguments_key((_args(node, numbers), node.kwargs), ref), ref(node))
     except NotCompared:
         return object()
+
+
+def _args(node: Node, numbers: bool) -> tuple[Any, ...]:
+    """The arguments, with any number for those that may differ."""
+    if not numbers or node.target not in _ARITHMETIC:
+        return node.args
+    return tuple(f"any {type(arg).__name__}" if type(arg) in (int, float) else arg for arg in node.args)
 
 
 class NotCompared(Exception):
@@ -199,7 +226,13 @@ def look_of(value: Any) -> Any:
 
 
 def _periods(looks: Sequence[Any]) -> list[int]:
-    """The distances at which nodes alike follow each other most often."""
+    """The distances at which nodes alike follow each other most often, alone or with those that come next: what repeats
+    inside of a layer hides its length."""
+    runs = [tuple(looks[at : at + _FEWEST_NODES]) for at in range(len(looks))]
+    return list(dict.fromkeys((*_gaps(looks), *_gaps(runs))))
+
+
+def _gaps(looks: Sequence[Any]) -> list[int]:
     seen: dict[Any, int] = {}
     gaps: collections.Counter[int] = collections.Counter()
     for at, look in enumerate(looks):
@@ -248,11 +281,11 @@ def _layer(every: list[Node], place: dict[Node, int], nodes: list[Node]) -> Laye
     return Layer(nodes, [node for node in read if node not in own], between)
 
 
-def _equal(layers: list[Layer], new: bool, known: dict[Node, Any]) -> Layers | None:
+def _equal(layers: list[Layer], new: bool, form_of: Callable[[Layer], Any]) -> Layers | None:
     """Those that are like most of them, if what they give are new tensors, where it has to be `new`."""
     if not layers:
         return None
-    forms = [_form(layer, known) for layer in layers]
+    forms = [form_of(layer) for layer in layers]
     form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
     equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
     if len(equal) < FEWEST_LAYERS:
@@ -266,21 +299,16 @@ def _equal(layers: list[Layer], new: bool, known: dict[Node, Any]) -> Layers | N
     return Layers(equal, results) if not new or all(_are_new(layer, results) for layer in equal) else None
 
 
-def _form(layer: Layer, known: dict[Node, Any]) -> Any:
+def _form(known: dict[Node, Any], numbers: bool, layer: Layer) -> Any:
     """What is the same of equal layers. `known`: looks of values so far."""
-    number = {node: at for at, node in enumerate((*layer.inputs, *layer.nodes))}
+    place = {node: at for at, node in enumerate((*layer.inputs, *layer.nodes))}.__getitem__
     if any(node.op == "get_attr" for node in layer.inputs):
         return object()
     try:
         return (
             tuple(_look_of_value(known, node) for node in layer.inputs),
             tuple(
-                (
-                    node.op,
-                    node.target,
-                    arguments_key(node.args, number.__getitem__),
-                    arguments_key(node.kwargs, number.__getitem__),
-                )
+                (node.op, node.target, arguments_key((_args(node, numbers), node.kwargs), place))
                 for node in layer.nodes
             ),
         )

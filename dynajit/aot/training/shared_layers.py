@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
 
 from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
@@ -33,6 +34,7 @@ _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyp
 _library.define("layer(Tensor[] inputs, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.define("layer_backward(Tensor[] tangents, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.define("laid_out(Tensor tangent, int[] stride) -> Tensor")  # type: ignore[no-untyped-call]
+_STAND_INS = {int: 1_000_003, float: 0.6180339887498949}, {int: 1_300_021, float: 0.7071067811865476}
 _LAID_OUT = torch.ops.dynajit.laid_out.default
 _FORWARD, _BACKWARD = torch.ops.dynajit.layer.default, torch.ops.dynajit.layer_backward.default
 
@@ -69,7 +71,10 @@ class SharedLayers:
         self.differentiable = [value.requires_grad for value in values]
         if not any(self.differentiable):
             raise NotShared("the layers have no gradients")
-        self.joint = self._joint()
+        self.numbers = found.numbers()
+        self.joint = self._joint(0)
+        if self.numbers:
+            self._check_numbers(self._joint(1))
         graph = self.joint.graph
         placeholders = graph.find_nodes(op="placeholder")
         count = len(found.layers[0].inputs)
@@ -89,9 +94,12 @@ class SharedLayers:
         self.module = self._with_calls(gm)
         self.odd: dict[int, Layouts] = {}
 
-    def _joint(self) -> GraphModule:
+    def _joint(self, turn: int) -> GraphModule:
         first = self.found.layers[0]
         part = cut(self.gm, first.nodes, first.inputs, [first.nodes[at] for at in self.found.results])
+        nodes = [node for node in part.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+        for (at, place), number in zip(self.numbers, self._stand_ins(turn), strict=True):
+            nodes[at].update_arg(place, number)
         self._lay_out_tangents(part)
         inputs = [_leaf(self.mode, value_of(node)) for node in first.inputs]
         joints: list[GraphModule] = []
@@ -106,6 +114,22 @@ class SharedLayers:
         if not joints:
             raise NotShared("a layer has no joint graph of its own")
         return joints[0]
+
+    def _stand_ins(self, turn: int) -> list[int | float]:
+        """What a layer is traced with in place of the numbers that layers differ in: found nowhere else."""
+        nodes = self.found.layers[0].nodes
+        base: dict[type, Any] = {
+            int: (1_000_003, 1_300_021)[turn],
+            float: (0.6180339887498949, 0.7071067811865476)[turn],
+        }
+        return [base[type(nodes[at].args[place])] + step for step, (at, place) in enumerate(self.numbers)]
+
+    def _check_numbers(self, other: GraphModule) -> None:
+        """Raise NotShared where the joint graph computes anything of a number while it is made, as tells what it is
+        for other ones."""
+        looks = [_looks(joint, self._stand_ins(turn)) for turn, joint in enumerate((self.joint, other))]
+        if looks[0] != looks[1] or self.joint.graph.find_nodes(op="get_attr"):
+            raise NotShared("a layer's joint graph depends on its numbers")
 
     def _lay_out_tangents(self, part: GraphModule) -> None:
         """Have the part differentiated as if the gradients of its results had the known layouts."""
@@ -223,11 +247,13 @@ class SharedLayers:
         for node in list(joint.graph.nodes):
             if node.target is _FORWARD:
                 inputs, layer = node.args
-                self._put(joint, node, made[layer], dict(zip(self.primals, inputs, strict=True)), self.results)
+                given = dict(zip(self.primals, inputs, strict=True))
+                self._put(joint, node, made[layer], given, self.results)
             elif node.target is _BACKWARD:
                 tangents, layer = node.args
                 gradients = [node for node in self.gradients if node is not None]
-                self._put(joint, node, made[layer], dict(zip(self.tangents, tangents, strict=True)), gradients)
+                given = dict(zip(self.tangents, tangents, strict=True))
+                self._put(joint, node, made[layer], given, gradients)
         joint.recompile()
         return joint
 
@@ -242,11 +268,16 @@ class SharedLayers:
         """The nodes of one half in place of a call; `made`: what there is of the layer so far, nodes and memory."""
         of, memories = made
         of.update(given)
+        nodes = self.found.layers[call.args[1]].nodes  # type: ignore[index]
+        own = [nodes[at].args[place] for at, place in self.numbers]
+        numbers = dict(zip(self._stand_ins(0), own, strict=True))
         for inner, outer in given.items():
             memories[value_of(inner).untyped_storage()._cdata] = value_of(outer).untyped_storage()
         with joint.graph.inserting_before(call):
             for node in self.forward if call.target is _FORWARD else self.backward:
                 of[node] = made_node = joint.graph.node_copy(node, of.__getitem__)
+                if numbers:
+                    made_node.args = _with_numbers(made_node.args, numbers)
                 if node.op == "get_attr":
                     made_node.target = _held(joint, getattr(self.joint, str(node.target)))
                 made_node.meta["val"] = map_leaves(
@@ -261,6 +292,9 @@ class SharedLayers:
 def share_layers(gm: GraphModule, mode: FakeTensorMode, trace: Trace) -> SharedLayers | None:
     """The graph's layers, if it has some that are equal. Raises NotShared."""
     found = equal_layers(gm, _added_as_before, loose=True)
+    if found is None or 2 * found.count_nodes() < len(gm.graph.nodes):
+        other = equal_layers(gm, _added_as_before, loose=True, numbers=True)
+        found = found if other is None or (found and other.count_nodes() <= found.count_nodes()) else other
     if found is None:
         return None
     shared = SharedLayers(gm, found, mode, trace)
@@ -288,6 +322,25 @@ def _leaf(mode: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     with mode, torch.no_grad():
         made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
+
+
+def _with_numbers(args: Any, numbers: dict[Any, Any]) -> Any:
+    """A node's arguments with others in place of some numbers."""
+    return map_aggregate(args, lambda one: numbers.get(one, one) if type(one) in (int, float) else one)
+
+
+def _looks(joint: GraphModule, numbers: Sequence[int | float]) -> list[Any]:
+    """What the nodes of a graph do. The numbers are shown by their places."""
+    names: dict[Any, Any] = {number: f"number {at}" for at, number in enumerate(numbers)}
+    names |= {node: f"node {at}" for at, node in enumerate(joint.graph.nodes)}
+
+    def shown(one: Any) -> Any:
+        return names[one] if isinstance(one, Node) or (type(one) in (int, float) and one in names) else repr(one)
+
+    return [
+        (node.op, node.target, map_aggregate(node.args, shown), map_aggregate(node.kwargs, repr))
+        for node in joint.graph.nodes
+    ]
 
 
 def _readers(node: Node, target: Any) -> Iterator[Node]:

@@ -444,3 +444,70 @@ def test_gradients_of_another_layout_are_no_warning() -> None:
     other(x).square().mean().backward()
     for got, wanted in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(got.grad, wanted.grad)
+
+
+class Steps(nn.Module):
+    """A loop over one cell, which computes with other numbers in each step."""
+
+    def __init__(self, step: Callable[..., Any], numbers: list[Any]) -> None:
+        super().__init__()
+        self.cell = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        self.step, self.numbers = step, numbers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number in self.numbers:
+            x = self.step(self.cell, x, number)
+        return x
+
+
+FLOATS = [0.0, 0.3, 1.0, -0.0, -0.7, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers", "count"),
+    [
+        (lambda cell, x, t: x + 0.1 * cell(x + t).sin().cos(), FLOATS, 6),
+        (lambda cell, x, t: t - cell(x * (1 - t)).sin() - t * x.cos(), FLOATS, 6),
+        (lambda cell, x, t: x.mul(t).sin() + torch.sub(cell(x).cos(), t), FLOATS, 6),
+        (lambda cell, x, t: x / (t + 3) + (t + 4) / (2 + cell(x).sin().cos()), FLOATS, 6),
+        (lambda cell, x, t: x * t + (cell(x) + t).sin().cos(), [0, 1, 2, 3, -1], 5),
+        (lambda cell, x, t: (x * t + cell(x)).sin().cos().exp(), [0, 1.0, 2.0, 3.0, -1], 3),  # of one type only
+        (lambda cell, x, t: x + cell(x).sin().abs().pow(t).cos(), [1.0, 2.0, 3.0, 1.5], 0),
+        (lambda cell, x, t: x + torch.add(cell(x).sin(), x.cos(), alpha=t).tanh(), FLOATS, 0),
+    ],
+    ids=["add", "sub", "functions", "div", "ints", "types", "pow", "alpha"],
+)
+def test_steps_that_compute_with_numbers_of_their_own(
+    step: Callable[..., Any], numbers: list[Any], count: int, shared: list[int]
+) -> None:
+    check(Steps(step, numbers), [count] if count else [], shared, tolerance=1e-3)
+
+
+def test_what_repeats_inside_of_a_layer_does_not_hide_it(shared: list[int]) -> None:
+    def runge_kutta(cell: nn.Module, x: torch.Tensor, t: float) -> torch.Tensor:
+        first = cell(x + t)
+        second = cell(x + 0.5 * first)
+        third = cell(x + 0.5 * second)
+        return x + 0.1 * (first + 2 * second + 2 * third + cell(x + third))
+
+    check(Steps(runge_kutta, [0.1, 0.2, 0.3, 0.4, 0.5]), [5], shared, exact=False)
+
+
+def test_a_joint_graph_that_depends_on_a_number_is_not_shared(
+    shared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a rule of differentiation computes with it; of those that are shared none does."""
+    net = Steps(lambda cell, x, t: x + cell(x.cos()).exp().sin() * t, [0.1, 0.2, 0.3, 0.4])
+    check(net, [4], shared)
+    shared.clear()
+    trace = shared_layers.SharedLayers._joint
+
+    def squaring(self: Any, turn: int) -> Any:
+        joint = trace(self, turn)
+        (node,) = joint.graph.find_nodes(op="call_function", target=torch.ops.aten.exp.default)
+        with joint.graph.inserting_after(node):
+            joint.graph.call_function(torch.ops.aten.mul.Tensor, (node, self._stand_ins(turn)[0] ** 2))
+        return joint
+
+    monkeypatch.setattr(shared_layers.SharedLayers, "_joint", squaring)
+    check(net, [], shared)
