@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -153,6 +154,15 @@ def generators_untouched() -> contextlib.AbstractContextManager[None]:
     import torch._functorch.aot_autograd as aot_autograd
 
     return _replaced_here(aot_autograd, preserve_rng_state=lambda given: contextlib.nullcontext())
+
+
+@contextlib.contextmanager
+def failures_unreported() -> Iterator[None]:
+    """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever
+    traces it goes another way."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Error detected in")
+        yield
 
 
 def graphs_shown_on_demand() -> contextlib.AbstractContextManager[None]:

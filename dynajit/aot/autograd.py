@@ -224,6 +224,7 @@ def _aot_autograd(
         torch_compat.first_calls_unwatched(),
         torch_compat.generators_untouched(),
         torch_compat.graphs_shown_on_demand(),
+        torch_compat.failures_unreported(),
         _use_lazy_graph_module(True),  # graphs are copied and rewritten many times, and hardly ever called
         tracing(halves.context),
     ):
