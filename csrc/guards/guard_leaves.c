@@ -84,13 +84,19 @@ bool dj_length_is(PyObject *value, Py_ssize_t length)
     return false;
 }
 
+/* As a dictionary finds it: what is equal and hashes differently is another key, such as a tensor of equal value. */
+static bool same_key(PyObject *key, PyObject *expected)
+{
+    return key == expected || (dj_const_equal(key, expected) && PyObject_Hash(key) == PyObject_Hash(expected));
+}
+
 static bool odict_keys_are(PyObject *value, PyObject *keys)
 {
     PyObject *iterator = PyODict_Type.tp_iter(value);
     bool same = iterator != NULL;
     for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(keys); i++) {
         PyObject *key = PyIter_Next(iterator);
-        same = key != NULL && dj_const_equal(key, PyTuple_GET_ITEM(keys, i));
+        same = key != NULL && same_key(key, PyTuple_GET_ITEM(keys, i));
         Py_XDECREF(key);
     }
     Py_XDECREF(iterator);
@@ -108,7 +114,7 @@ bool dj_dict_keys_are(PyObject *value, PyObject *keys)
     Py_ssize_t position = 0, i = 0;
     PyObject *key;
     while (PyDict_Next(value, &position, &key, NULL)) {
-        if (i >= PyTuple_GET_SIZE(keys) || !dj_const_equal(key, PyTuple_GET_ITEM(keys, i))) {
+        if (i >= PyTuple_GET_SIZE(keys) || !same_key(key, PyTuple_GET_ITEM(keys, i))) {
             return false;
         }
         i++;

@@ -350,3 +350,29 @@ def test_a_hash_that_is_kept() -> None:
     check(program, lambda: (Kept(2),))
     check(program, lambda: (Kept(5),))
     assert dynajit.explain(program)(x, Kept(2)).graph_break_count == 0
+
+
+def counted_and_added_to(x: torch.Tensor, table: dict[Any, Any]) -> int:
+    count = 0
+    for _ in table:
+        count += 1
+    table[count] = x * 2
+    return count
+
+
+KEYED: list[Callable[[torch.Tensor, torch.Tensor], dict[Any, Any]]] = [
+    lambda a, b: {a: b},
+    lambda a, b: {(a, b): 1.5},
+    lambda a, b: {((a,), 1): "text"},
+    lambda a, b: collections.OrderedDict([((a, b), 1.5)]),
+]
+
+
+@pytest.mark.parametrize("made", KEYED)
+def test_tensors_of_one_value_are_different_keys(made: Callable[..., dict[Any, Any]]) -> None:
+    compiled = dynajit.compile(counted_and_added_to, backend="eager")
+    for _ in range(3):
+        a, b = torch.tensor(1.0), torch.tensor(2.0)
+        mine, theirs = made(a, b), made(a, b)
+        compare((compiled(x, mine), [*mine.values()]), (counted_and_added_to(x, theirs), [*theirs.values()]))
+        assert next(iter(mine)) is next(iter(theirs)) or next(iter(mine)) == next(iter(theirs))
