@@ -160,6 +160,10 @@ class TensorVal(Value):
             )
         return self.replacement.node
 
+    def rebuildable(self) -> bool:
+        lost = self.replacement is not None and self.differentiable is None and self.fake.requires_grad
+        return self.source is not None or not (lost and torch.is_grad_enabled())
+
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.fake
 
@@ -326,6 +330,11 @@ class TensorVal(Value):
             made = value._data(tx)
             assert isinstance(made, TensorVal)
             value = made
+        if self.source is None and self.kind is torch.nn.Parameter:  # made by the program; no gradient reads it yet
+            made = tx.call(tx.from_real(self.kind), [value, ConstVal(fakes[0].requires_grad)], {})
+            assert isinstance(made, TensorVal)
+            self._stand_for(tx, made, fakes[0].requires_grad, made)
+            return
         self._stand_for(tx, value, fakes[0].requires_grad, self._with_data(tx, value))
         if self.source is not None:
             tx.journal.set_item(self.attrs, "data", value)
@@ -459,7 +468,7 @@ class TensorVal(Value):
     def _ends_graph(self, tx: Tracer, name: str) -> bool:
         """Whether the method is not part of graphs. Only what the program made may become a leaf: an input's own flag
         is its owner's, and guarded."""
-        becomes_leaf = name == "requires_grad_" and self.source is None
+        becomes_leaf = name == "requires_grad_" and self.source is None and self.replacement is None
         return name in BREAKING_METHODS and not _captured(tx, name) and not becomes_leaf
 
     def _becomes_leaf(self, value: Value) -> bool:

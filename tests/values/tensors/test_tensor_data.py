@@ -189,3 +189,83 @@ def test_what_data_gives_is_a_tensor_of_its_own(backend: str, grad: bool) -> Non
     x = torch.ones(3, requires_grad=grad)
     data, other = dynajit.compile(lambda x: (x.data, x * 2), backend=backend)(x)
     assert data is not x and data.data_ptr() == x.data_ptr() and not data.requires_grad and other.requires_grad == grad
+
+
+def then_used(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    p.data = (x * 2).to(dtype)
+    return p, (p * 3).sum()
+
+
+def then_left(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    p.data = (x * 2).to(dtype)
+    return p, None
+
+
+def then_a_break(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    p.data = (x * 2).to(dtype)
+    print(end="")
+    return p, (p * 3).sum()
+
+
+def then_set_again(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    p.data = (x * 2).to(dtype)
+    p.data = p.data[:2] + 1
+    return p, (p * 3).sum()
+
+
+def then_written(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    old = p.data
+    p.data = (x * 2).to(dtype)
+    with torch.no_grad():
+        p.mul_(2)
+    old.add_(1)
+    return p, (p.view(3, 1) * old).sum()
+
+
+def then_another_flag(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    p = nn.Parameter(torch.ones(3), requires_grad=grad)
+    p.data = (x * 2).to(dtype)
+    p.requires_grad_(not grad)
+    return p, (p * 3).sum()
+
+
+def without_gradients(x: Tensor, dtype: torch.dtype, grad: bool) -> Any:
+    with torch.no_grad():
+        p = nn.Parameter(torch.ones(3), requires_grad=grad)
+        p.data = (x * 2).to(dtype)
+        y = p * 3
+    return p, (p * y).sum()
+
+
+MADE_INSIDE = [then_used, then_left, then_a_break, then_set_again, then_written, then_another_flag, without_gradients]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("program", MADE_INSIDE)
+def test_of_a_parameter_made_inside(program: Callable[..., Any], backend: str, dtype: torch.dtype, grad: bool) -> None:
+    def run(fn: Callable[..., Any]) -> list[Any]:
+        p, y = fn(torch.arange(3.0), dtype, grad)
+        if y is not None and y.requires_grad:
+            y.backward()
+        return [p, y, type(p), p.dtype, p.is_leaf, p.requires_grad, p.grad]
+
+    compare(run(dynajit.compile(program, backend=backend)), run(program), exact=False)
+    assert not dynajit.counters["internal_errors"]
+
+
+def test_a_result_of_another_shape_leaves_with_its_history() -> None:
+    def f(p: Tensor, q: Tensor) -> Any:
+        y = (p * 1)[None]
+        y.data = q.data
+        return y, q * 2
+
+    p, q = torch.ones(3, requires_grad=True), torch.arange(3.0)
+    ours, theirs = dynajit.compile(f, backend="eager")(p, q), f(p, q)
+    compare([*ours, type(ours[0].grad_fn)], [*theirs, type(theirs[0].grad_fn)])
