@@ -115,10 +115,16 @@ def _looked_for(kind: type, other: type, ours: dict[Any, Value], theirs: dict[An
 
 def _set_like(tx: Tracer, value: Value) -> SetLike | None:
     """The value, if set operators take it; a set of a frozenset that is a constant."""
-    if value.py_type() is frozenset and value.is_const():
-        real = value.const()
-        return SetVal.outside(frozenset, real, {each.hash_key(tx): each for each in map(tx.from_real, real)})
+    value = of_constant(tx, value)
     return value if isinstance(value, SetLike) else None
+
+
+def of_constant(tx: Tracer, value: Value) -> Value:
+    """A set of a frozenset that is a constant, or the value itself."""
+    if value.py_type() is not frozenset or not value.is_const():
+        return value
+    real = value.const()
+    return SetVal.outside(frozenset, real, {each.hash_key(tx): each for each in map(tx.from_real, real)})
 
 
 def set_part(value: Value) -> Value:

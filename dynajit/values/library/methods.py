@@ -17,7 +17,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.deque import DEQUE_METHODS
 from dynajit.values.containers.mapping import DICT_METHODS, DictVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
-from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
+from dynajit.values.containers.sets import SET_METHODS, SetVal, of_constant, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, models_of, tail_call
 from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
@@ -47,11 +47,13 @@ def _on_payload(model: Model, bit_by_bit: bool) -> Model:
 
     @functools.wraps(model)  # the signature is looked at
     def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:
-        target = payload_of(self)
+        target = of_constant(tx, payload_of(self))
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
         with left_to_real_call(BaseException if bit_by_bit else TypeError):
             found = model(tx, target, *args, **kwargs)
+        if found is target and isinstance(self, ConstVal):
+            return self
         if found is not None and found is target is not self and found.py_type() is frozenset:
             found = SetVal.of_items(tx, found, frozenset)  # of a subclass's instance
         return found

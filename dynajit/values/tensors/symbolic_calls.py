@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynajit.report import breaks
-from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_none
@@ -44,8 +44,9 @@ def prod(tx: Tracer, numbers: Value, *, start: Value | None = None) -> Value:
 @constructor(torch.Size)
 def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Sizes that vary stay as they are; all else, and what torch refuses, is torch's own."""
-    if len(args) == 1 and not kwargs and isinstance(args[0], SequenceVal):
+    if len(args) == 1 and not kwargs and not args[0].is_const():
         items = tx.unpack(args[0])
+        args = (tx.new_tuple(items),)  # what gives its items once has given them
         if all(item.py_type() is int for item in items) and any(isinstance(item, SymVal) for item in items):
             return TupleVal(items, torch.Size)
     return tx.fold(torch.Size, list(args), kwargs)

@@ -102,3 +102,37 @@ def test_of_equal_members_that_of_the_operand_that_is_looked_through(kind: Any, 
 
     x = torch.ones(2)
     assert dynajit.compile(f, backend="eager")(x, *sizes, kind)[1:] == f(x, *sizes, kind)[1:]
+
+
+LETTERS = frozenset("ab")
+OTHERS: dict[str, Any] = {
+    "set": lambda x: {"a"},
+    "frozenset": lambda x: frozenset("abc"),
+    "of what is computed": lambda x: {x * 2, "a"},
+    "list": lambda x: ["a", x],
+    "iterator": lambda x: iter(["a", "b", "c"]),
+}
+UNBOUND = [
+    "copy",
+    "union",
+    "intersection",
+    "difference",
+    "symmetric_difference",
+    "isdisjoint",
+    "issubset",
+    "issuperset",
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", UNBOUND)
+def test_the_class_s_method_on_a_constant(name: str, other: str) -> None:
+    given = [] if name == "copy" else [OTHERS[other]]
+
+    def f(x: torch.Tensor) -> Any:
+        found = getattr(frozenset, name)(LETTERS, *[make(x) for make in given])
+        told = found if isinstance(found, bool) else sorted(each if type(each) is str else "?" for each in found)
+        return x, (told, type(found), found is LETTERS)
+
+    assert dynajit.compile(f, backend="eager")(torch.ones(2))[1] == f(torch.ones(2))[1]
+    assert not dynajit.counters["internal_errors"]

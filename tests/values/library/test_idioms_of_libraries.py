@@ -146,3 +146,23 @@ def test_a_class_with_a_text_of_its_own() -> None:
         return x + 1, re.findall("a", Loud("aa")), re.sub("a", "b", Loud("xa"))
 
     assert_same(look, X)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sizes_of_what_gives_them_once(dynamic: bool) -> None:
+    def sizes(x: Tensor) -> Any:
+        doubled = torch.Size(size * 2 for size in x.shape)
+        return torch.ones(doubled) * 2, doubled, torch.Size(map(int, x.shape)), torch.Size({3: 0}), torch.Size(range(2))
+
+    assert_same(sizes, X, graphs=1, breaks=0, dynamic=dynamic)
+
+
+def test_sizes_that_torch_refuses_are_read_to_their_end() -> None:
+    def refused(x: Tensor) -> Any:
+        given = (size if size < 4 else "five" for size in range(9))
+        try:
+            torch.Size(given)  # type: ignore[arg-type]
+        except TypeError as error:
+            return x + 1, str(error), list(given)
+
+    assert_same(refused, X)
