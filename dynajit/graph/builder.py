@@ -413,7 +413,8 @@ class GraphBuilder:
         """Close the graph with these outputs; drop unused placeholders and unused parts of results."""
         self.graph.output(tuple(outputs))
         for node in reversed(self._nodes):
-            if not node.users and (notes(node).part or (not notes(node).changes and is_view(node))):
+            noted = notes(node)
+            if not node.users and (noted.part or (not noted.changes and not noted.may_raise and is_view(node))):
                 self.graph.erase_node(node)
         used = []
         needed = self._symbols_of_inputs()

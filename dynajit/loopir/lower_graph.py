@@ -239,7 +239,7 @@ class _Lowering:
         out = node.meta.get("val")
         if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
-        if self._is_lowered(node.target) and self._in_kernels(node, args):
+        if self._is_lowered(node.target) and self._in_kernels(node, args) and self._are_known(out):
             lowered = self._lowered(node, LOWERINGS[node.target], args, kwargs)
             if lowered is not None:
                 return lowered
@@ -262,6 +262,12 @@ class _Lowering:
 
     def _is_known(self, number: Any) -> bool:
         return isinstance(number, int) or all(str(symbol) in self.bound for symbol in number.node.expr.free_symbols)
+
+    def _are_known(self, out: Any) -> bool:
+        """Whether the sizes of what a call gives are known before it is made; else they are read from its result."""
+        made = out if isinstance(out, (tuple, list)) else (out,)
+        fakes = [fake for fake in made if isinstance(fake, torch.Tensor) and fake.layout is torch.strided]
+        return all(map(self._is_known, (number for fake in fakes for number in (*fake.shape, *fake.stride()))))
 
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
@@ -331,8 +337,7 @@ class _Lowering:
             if node.args[1] in self.updates:
                 return args[0]
             mutates = (args[0].root,) if isinstance(args[0], Value) else ()
-            parts = self.partial.parts.get(node, [])
-            for into, value in [self._part(args[0], part) for part in parts] or [args[:2]]:
+            for into, value in self._parts(node, args[0]) or [args[:2]]:
                 # what a name stands for may be a view of what is written here
                 self._append_extern(
                     node, (into, value), kwargs, (None,), single=True, mutates=mutates, barrier=self.has_names
@@ -356,6 +361,15 @@ class _Lowering:
         name = result.root if isinstance(result, Value) else node.name
         self._append_extern(node, args, kwargs, (name,), single=True, origins=origins)
         return result
+
+    def _parts(self, copy: torch.fx.Node, into: Any) -> list[tuple[Value, Value]]:
+        """What is copied in place of all; nothing where only data tells which part it is, or whether there is one."""
+        made = len(self.program.items)
+        try:
+            return [self._part(into, part) for part in self.partial.parts.get(copy, [])]
+        except (NotLowered, Undecided):
+            del self.program.items[made:]
+            return []
 
     def _part(self, into: Value, part: Part) -> tuple[Value, Value]:
         """The part of an input that is written, and its value, in memory of its own: the input may be read by it."""

@@ -18,6 +18,7 @@ from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.size import index_from_start
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]
@@ -145,25 +146,16 @@ def _one(build: Builder, x: Value, dim: int) -> Value:
     return build.view(x, (*x.shape[:dim], 1, *x.shape[dim:]), lambda axes: [*axes[:dim], *axes[dim + 1 :]])
 
 
-def _place(index: int, size: int) -> int:
-    """`index` counted from the start; no remainder, which nothing tells of a size that is known when the graph runs."""
-    if index >= 0:
-        return index
-    if not index < 0:
-        raise NotLowered
-    return index + size
-
-
 @lowering(aten.select_backward.default)
 def _select_backward(build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
     dim %= len(build.out.shape)
-    return _placed(build, _one(build, grad, dim), dim, _place(index, build.out.shape[dim]), 1)
+    return _placed(build, _one(build, grad, dim), dim, index_from_start(index, build.out.shape[dim]), 1)
 
 
 @lowering(aten.select_scatter.default)
 def _select_scatter(build: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
     dim %= len(x.shape)
-    return _placed(build, _one(build, source, dim), dim, _place(index, x.shape[dim]), 1, x)
+    return _placed(build, _one(build, source, dim), dim, index_from_start(index, x.shape[dim]), 1, x)
 
 
 @lowering(aten.constant_pad_nd.default)

@@ -14,7 +14,7 @@ from dynajit.loopir.builder import Builder, position_at
 from dynajit.loopir.index import Index, constant
 from dynajit.loopir.nodes import Value, axes_for
 from dynajit.loopir.registry import NotLowered, lowering
-from dynajit.loopir.size import Size
+from dynajit.loopir.size import Size, index_from_start
 
 aten = torch.ops.aten
 
@@ -118,9 +118,7 @@ def _begin(start: Any, size: Any) -> Any:
 @lowering(aten.select.int)
 def _select(build: Builder, x: Value, dim: int, index: int) -> Value:
     dim %= len(x.shape)
-    if not isinstance(index, int) and not index >= 0:
-        raise NotLowered
-    at = constant(index + x.shape[dim] if index < 0 else index)
+    at = constant(index_from_start(index, x.shape[dim]))
     return build.view(x, build.out.shape, lambda axes: [*axes[:dim], at, *axes[dim:]])
 
 

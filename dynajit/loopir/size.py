@@ -30,11 +30,13 @@ class Undecided(Exception):
 
 
 class SizeSymbol:
-    """One symbol: its name, the least value it can have, the value at hand, and the greatest where there is one."""
+    """One symbol: its name, the least value it can have, the value at hand, and the greatest where there is one;
+    `of_data`: whether tensors' values decide it, so that no guard has seen it."""
 
-    __slots__ = ("high", "hint", "low", "name")
+    __slots__ = ("high", "hint", "low", "name", "of_data")
 
-    def __init__(self, name: str, low: int, hint: int, high: int | None = None) -> None:
+    def __init__(self, name: str, low: int, hint: int, high: int | None = None, of_data: bool = False) -> None:
+        self.of_data = of_data
         self.name = name
         self.low = low
         self.hint = hint
@@ -325,6 +327,18 @@ def is_symbolic(values: Iterable[Any]) -> bool:
     return any(isinstance(value, Size) for value in values)
 
 
+def index_from_start(index: Any, size: Any) -> Any:
+    """An index of an item of so many, counted from the first one; no remainder, which nothing tells of a size that is
+    known when the graph runs. Undecided where it may be negative or not, or where nothing has seen that there is such
+    an item: of one that tensors' values decide."""
+    of_data = isinstance(index, Size) and any(symbol.of_data for key in index.terms for symbol in key)
+    if index >= 0 and (not of_data or index < size):
+        return index
+    if index < 0 and (not of_data or index >= -size):
+        return index + size
+    raise Undecided(repr(index))
+
+
 class SizeTable:
     """The symbols of one graph."""
 
@@ -414,7 +428,9 @@ class SizeTable:
             bounds = env.bound_sympy(expr)
             low, high = (int(bound) if bound.is_Integer else None for bound in (bounds.lower, bounds.upper))
             at_hand = _hint(expr, env) if hint is None else hint
-            known = self.symbols[name] = SizeSymbol(name, low or 0, int(at_hand), high)
+            of_data = not expr.free_symbols <= torch_compat.symbol_hints(env).keys()
+            least = -UNBOUNDED if low is None and of_data else low or 0
+            known = self.symbols[name] = SizeSymbol(name, least, int(at_hand), high, of_data)
         return known
 
 

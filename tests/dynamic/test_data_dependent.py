@@ -104,3 +104,84 @@ def test_off_by_default() -> None:
     with dynajit.config.patch(capture_scalar_outputs=False, capture_dynamic_output_shape_ops=False):
         report = assert_same(filled, torch.rand(4), torch.tensor(5), backend="eager")
         assert report.graph_break_count == 1
+
+
+def _written(x: Tensor, at: Any, value: Any) -> Tensor:
+    y = x * 2
+    y[at] = value
+    return y
+
+
+def _viterbi(emissions: Tensor, moves: Tensor) -> Any:
+    score, before = emissions[0], []
+    for each in emissions[1:]:
+        score, best = (score[:, None] + moves + each).max(0)
+        before.append(best)
+    path = [score.argmax()]
+    for best in reversed(before):
+        path.append(best[path[-1]])
+    return torch.stack(path[::-1]), score.max()
+
+
+INDEXED: dict[str, Any] = {
+    "item": lambda x, t, k: x[t.item()] + 1,
+    "tensor": lambda x, t, k: x[t] * 2 + x[t - 1],
+    "a view of the input": lambda x, t, k: (x[t], x[:, t]),
+    "of what is computed": lambda x, t, k: (x * 2)[t - 2] + 1,
+    "twice": lambda x, t, k: x[k[t], t] + k[k[t]],
+    "beside a slice": lambda x, t, k: x[..., None, t, 1:] - 1,
+    "beside indices": lambda x, t, k: x[t, k[:2]] + x[k[1:3], t],
+    "slice by item": lambda x, t, k: (x[: t.item()] + 1, x[t.item() :] * 2, x[t.item() : t.item() + 1].sum()),
+    "slice by tensor": lambda x, t, k: (x[:t] * 2, x[:, t:].sum(1)),
+    "select": lambda x, t, k: x.select(0, t.item() - 2) + 1,
+    "int32": lambda x, t, k: x[t.int()] + x[k.to(torch.int16)[t]],
+    "write": lambda x, t, k: _written(x, t, k[:3] * 0.5),
+    "write by item": lambda x, t, k: _written(x, t.item() - 3, 7.0),
+    "write of one": lambda x, t, k: _written(x, (t, t), x.sum()),
+    "write beside indices": lambda x, t, k: _written(x, (t, k[:2] % 3), 1.0),
+    "write of a slice": lambda x, t, k: _written(x, slice(t), -1.0),
+    "write of more dimensions": lambda x, t, k: _written(x, t, torch.ones(1, 1, 3)),
+    "an input written": lambda x, t, k: x[t].add_(1) + x[t, 1],
+    "unused": lambda x, t, k: (x[t], x.select(1, t.item()), x * 2)[2],
+    "viterbi": lambda x, t, k: _viterbi(x, x[:3, :3] + t),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("name", INDEXED)
+def test_indices_that_depend_on_data(name: str, backend: str) -> None:
+    for numbers in ((1, 2, 0), (1, -1, -4, 5)):  # the last one is out of range where it isn't a slice's
+        compiled = dynajit.compile(INDEXED[name], fullgraph=True, backend=backend)
+        for number in numbers:
+            outcomes = []
+            for fn in (INDEXED[name], compiled):
+                x = torch.arange(12.0).reshape(4, 3)
+                try:
+                    found = fn(x, torch.tensor(number), torch.tensor([2, 0, 1, 2]))
+                except IndexError as error:
+                    found = error
+                outcomes.append((found, x))
+            (wanted, x), (found, ours) = outcomes
+            assert type(found) is type(wanted)
+            if isinstance(wanted, IndexError):
+                assert str(found) == str(wanted)
+            else:
+                torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(ours, x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_gradients_of_items_that_data_chooses(backend: str) -> None:
+    def crf(x: Tensor, tags: Tensor, moves: Tensor) -> Tensor:
+        score, total = x[0, tags[0]], x[0]
+        for t in range(1, x.shape[0]):
+            score = score + moves[tags[t - 1], tags[t]] + x[t, tags[t]]
+            total = torch.logsumexp(total[:, None] + moves + x[t], 0)
+        return torch.logsumexp(total, 0) - score
+
+    compiled = dynajit.compile(crf, fullgraph=True, backend=backend)
+    for _ in range(3):
+        x, moves = torch.randn(4, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+        tags = torch.randint(0, 3, (4,))
+        wanted, found = (torch.autograd.grad(fn(x, tags, moves), (x, moves)) for fn in (crf, compiled))
+        torch.testing.assert_close(found, wanted)

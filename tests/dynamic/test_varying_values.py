@@ -90,6 +90,13 @@ def sliced(x: Tensor, i: int) -> Tensor:
     return y
 
 
+def index_written(x: Tensor, columns: Tensor, i: int) -> Tensor:
+    y = x.clone()
+    y[i, 1] += 3.0
+    y[i + 1, columns] = -y[columns, i % 2]
+    return y
+
+
 def rotary(x: Tensor, position: int) -> Tensor:
     angle = torch.arange(position, position + x.shape[0], dtype=torch.float)[:, None] * torch.arange(4)
     a, b = x.chunk(2, -1)
@@ -135,6 +142,8 @@ def indexed(x: Tensor, items: list[Any], i: int) -> tuple[Any, ...]:
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "int times": (lambda x, i: x * i, lambda i: (X, i)),
     "int below zero": (lambda x, i: x * i - i, lambda i: (X, -i)),
+    "int as index": (lambda x, i: x[i] + x[:, i % 2].sum(), lambda i: (torch.ones(20, 2), i)),
+    "int as index written": (index_written, lambda i: (torch.ones(20, 2), torch.tensor([1, 0]), i)),
     "int as offset": (lambda x, i: x[i:] + i, lambda i: (torch.ones(20, 2), i)),
     "int as length": (lambda x, i: x[:i].sum(), lambda i: (torch.ones(20, 2), i)),
     "int in narrow": (lambda x, i: x.narrow(1, i, 3) + 1, lambda i: (torch.ones(2, 20), i)),

@@ -162,12 +162,20 @@ class _Operation:
             if fake.layout is torch.strided and not is_wrapper(fake):
                 self.tx.journal.record(functools.partial(_lay_out_again, self.tx.graph, fake, _layout(fake)))
 
+    def _takes_data(self) -> bool:
+        """Whether a size or an index among the arguments depends on data: it may be one that the operation refuses."""
+        shapes = self.tx.graph.shapes
+        return shapes.active and any(
+            isinstance(each, torch.SymInt) and not shapes.symbols.keys() >= set(names_in(tree_of(each.node.expr)))
+            for each in leaves_in(self.fakes)
+        )
+
     def notes_of_raising(self) -> dict[str, Any]:
         """What its node says if it may raise when it runs."""
         graph = self.tx.graph
         # the fake of one_hot is made of operations that look at nothing
         one_hot = self.name == "one_hot" and all(fake.device.type == "cpu" for fake in self.tensors)
-        if not graph.mode.looked_at_values and not one_hot:
+        if not graph.mode.looked_at_values and not one_hot and not self._takes_data():
             return {"may_raise": True} if self.warns else {}  # it runs, though nothing needs what it gives
         catches = self.caught = self.tx.catches()
         undo = graph.undo(catches or self.target is torch._assert_async)
@@ -325,6 +333,9 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
         return
     from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 
+    if result is None:  # what it made on the way, as a write of a slice does, stays its own
+        tx.graph.shapes.env.pending_fresh_unbacked_symbols.clear()
+        return
     node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
     tx.graph.bind_data(node, result)
 

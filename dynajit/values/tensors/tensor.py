@@ -28,6 +28,7 @@ from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.polyfills.autograd import history_with_data
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
+from dynajit.values.scalars.slices import SliceVal, make_slice
 from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.known_truth import known_truth
@@ -199,37 +200,43 @@ class TensorVal(Value):
         return self.call_method(tx, "__reversed__", [], {})
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        key = _without_arrays(tx, key)
-        parts = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
-        if any(map(_is_symbol, parts)) and all(map(_is_basic, parts)) and not tx.overrides.modes:
-            found = self._selected(tx, parts)
-            if found is not None:
-                return found
-        return tx.torch_op("call_function", operator.getitem, [self, key], {})
+        of, rest = self._selected(tx, _without_arrays(tx, key))
+        return of if rest is None else tx.torch_op("call_function", operator.getitem, [of, rest], {})
 
-    def _selected(self, tx: Tracer, parts: Sequence[Value]) -> Value | None:
-        """What indexing with symbolic integers gives, and slices, None and `...` beside them; None if it raises.
+    def _selected(self, tx: Tracer, key: Value) -> tuple[Value, Value | None]:
+        """The part of the tensor that the symbolic integers of an index choose, and the rest of the index: slices,
+        None, `...` and tensors. The tensor and the whole index if there are none, or if it raises.
 
-        torch's own indexing would take the integers for what they are now."""
+        torch's own indexing would take the integers for what they are now. A tensor of one is an integer to it."""
+        given = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
+        if tx.overrides.modes or not all(_is_index(tx, part) for part in given):
+            return self, key
+        parts = [_with_numbers(tx, part) for part in given]
+        if all(map(operator.is_, parts, given)) and not any(isinstance(part, SymVal) for part in parts):
+            return self, key
         known = [part.const() if isinstance(part, ConstVal) else part for part in parts]
         places = _places(known, self.fake.dim())
         if places is None:
-            return None
+            return self, key
         chosen: list[tuple[int, SymVal]] = []
         for dim, part in zip(places, known, strict=True):
             if isinstance(part, SymVal):
-                size = self.fake.shape[dim]
-                if not (decide(tx.graph, bool, part.number < size) and decide(tx.graph, bool, part.number >= -size)):
-                    return None
+                size, number = self.fake.shape[dim], part.number
+                is_there = part.from_graph or (  # `select` asks then, when it runs
+                    decide(tx.graph, bool, number < size) and decide(tx.graph, bool, number >= -size)
+                )
+                if not is_there:
+                    return self, key
                 chosen.append((dim - len(chosen), part))
         found: Value = self
         for dim, number in chosen:
             found = tx.torch_op("call_method", "select", [found, ConstVal(dim), number], {})
         rest = [part for part in parts if not isinstance(part, SymVal)]
-        return tx.torch_op("call_function", operator.getitem, [found, TupleVal(rest)], {}) if rest else found
+        return found, TupleVal(rest) if rest else None
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        tx.torch_op("call_function", operator.setitem, [self, _without_arrays(tx, key), value], {})
+        of, rest = self._selected(tx, _without_arrays(tx, key))
+        tx.torch_op("call_function", operator.setitem, [of, ConstVal(...) if rest is None else rest, value], {})
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
@@ -562,6 +569,10 @@ class TensorMethod(BoundMethod):
             super().rebuild(out)
 
 
+# of which torch's indexing reads the number of a tensor without dimensions; uint8 and bool are masks
+_INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
 def _without_arrays(tx: Tracer, key: Value) -> Value:
     """An index with tensors for NumPy's arrays."""
     if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
@@ -581,15 +592,25 @@ def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
     return places
 
 
-def _is_symbol(part: Value) -> bool:
-    return part.varies and part.py_type() is int
-
-
-def _is_basic(part: Value) -> bool:
-    """Whether it chooses along one dimension, or none: no tensor, list or truth value."""
+def _is_index(tx: Tracer, part: Value) -> bool:
+    """Whether it chooses along one dimension, or none: no list, mask or truth value."""
     if isinstance(part, ConstVal):
         return part.py_type() in (int, slice, type(None), type(...))
-    return _is_symbol(part) or part.py_type() is slice
+    if type(part) is TensorVal:
+        indices = part.fake.dtype in _INDICES and part.kind is torch.Tensor
+        return indices and (part.fake.dim() > 0 or tx.graph.shapes.captures_scalars)
+    is_number = part.py_type() is int and (part.varies or (type(part) is SymVal and part.from_graph))
+    return is_number or part.py_type() is slice
+
+
+def _with_numbers(tx: Tracer, part: Value) -> Value:
+    """A part of an index, with numbers of the graph for tensors of one."""
+    if type(part) is SliceVal:
+        parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
+        return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
+    if type(part) is TensorVal and part.fake.dim() == 0:
+        return part.call_method(tx, "item", [], {})
+    return part
 
 
 def may_be_differentiated(values: Iterable[Value]) -> bool:
