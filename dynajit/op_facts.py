@@ -41,6 +41,8 @@ _DRAWING: frozenset[Any] = frozenset(
 )
 # The modules of torch whose functions in Python compute of their arguments what they give, and do nothing else.
 _COMPUTING = frozenset({"torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._lowrank"})
+# Operators in these are torch's, and dynajit's own.
+_OURS = frozenset({"aten", "prims", "dynajit", "dynajit_c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd", "dynajit_c10d"})
 # Arguments that say how much is dropped, and whether anything is. `p` is also a distribution's parameter.
 _RATES = frozenset({"dropout", "dropout_p"})
@@ -58,6 +60,7 @@ class OpFacts:
     pointwise: whether each element of a result is computed of the elements at its place.
     pure: whether what it gives is all that it does.
     communicates: whether it starts a collective, of which all ranks have to make the same ones in the same order.
+    foreign: an operator that others have registered: it may do anything beside giving its result, or raise.
     """
 
     known: bool
@@ -67,6 +70,7 @@ class OpFacts:
     pointwise: bool = False
     pure: bool = False
     communicates: bool = False
+    foreign: bool = False
 
 
 _NOTHING_KNOWN = OpFacts(known=False)
@@ -106,8 +110,9 @@ def _facts(target: Any) -> OpFacts:
         draws=draws,
         is_view=any(result.alias_info is not None for each in inner for result in each._schema.returns),
         pointwise=any(torch.Tag.pointwise in each.tags for each in (first, *_twin(first))),
-        pure=not writes and not draws and bool(first._schema.returns),
+        pure=not writes and not draws and bool(first._schema.returns) and first.namespace in _OURS,
         communicates=first.namespace in _COMMUNICATING and not is_wait(first),
+        foreign=first.namespace not in _OURS,
     )
 
 

@@ -22,6 +22,7 @@ from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.inference.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
+from dynajit.aot.passes.unused import gives_nothing
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.rewrite import copied
@@ -155,6 +156,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
                         return whole
                 if regions_of(gm):
                     return _as_captured(gm, "it has effects beside its checkpointed regions")
+            if any(map(gives_nothing, gm.graph.nodes)):
+                return _as_captured(gm, "AOTAutograd drops its operators that give nothing")
             return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=marking))
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager

@@ -8,7 +8,7 @@ graphs run as they were captured. One more reason: a row, and its smallest progr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ import torch.autograd.grad_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
-from dynajit.graph.meta import gives_data, graph_notes, memory, value_of, written_by
+from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
-from dynajit.op_facts import facts, functional_twin
+from dynajit.op_facts import facts, functional_twin, overloads_of
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -45,6 +45,12 @@ def name_of(node: Node) -> str:
 def first_of(node: Node) -> list[Node]:
     """The first argument, or the members of the list that it is."""
     return _nodes_in(node.args[0] if node.args else None)
+
+
+def runs_anyway(node: Node) -> bool:
+    """Whether an operation does something though nothing needs what it gives: it may raise, or others than torch have
+    registered it."""
+    return notes(node).may_raise or (node.op == "call_function" and facts(node.target).foreign)
 
 
 class GraphFacts:
@@ -88,9 +94,9 @@ class GraphFacts:
         """Whether a part of the graph may have gradients though the mode at the call is off."""
         return any(node.target is torch._C._set_grad_enabled and node.args[0] is not False for node in self.calls)
 
-    @property
-    def has_effects(self) -> bool:
-        """Whether operations write tensors, change torch's state or have bodies: what gives no tensor or number."""
+    def has_effects(self, beside: Collection[Node] = ()) -> bool:
+        """Whether operations write tensors, change torch's state or have bodies: what gives no tensor or number.
+        `beside`: operations that are not looked at."""
         noted = graph_notes(self.gm)
         return bool(
             self.outs or self.writes or self.has_levels or noted.differentiated_inside or noted.versions_read
@@ -100,6 +106,7 @@ class GraphFacts:
             or name_of(node) in (HOOK, "getattr")
             or "autocast" in name_of(node)
             for node in self.calls
+            if node not in beside
         )
 
     def written_values(self) -> Iterator[Any]:
@@ -138,6 +145,23 @@ def _mixes_autocast_dtypes(graph: GraphFacts) -> bool:
 def _writes_cast_weights(graph: GraphFacts) -> bool:
     kept = {memory(node) for node in graph.inputs if getattr(value_of(node), "requires_grad", False)}
     return any(memory(part) in kept for node in graph.in_autocast for part in graph.writes.get(node, ()))
+
+
+def _drops_of_bodies(graph: GraphFacts) -> bool:
+    """Whether a body, other than that of a checkpointed region, has an operation that runs though nothing needs it."""
+    calls = (node for node in graph.calls if isinstance(node.target, torch._ops.HigherOrderOperator))
+    names = {str(part.target) for node in calls for part in node.all_input_nodes if part.op == "get_attr"}
+    return any(_has_unused(body) for name, body in graph.gm.named_modules() if name in names)
+
+
+def _has_unused(body: Any) -> bool:
+    if not isinstance(body, torch.fx.GraphModule) or not any(map(runs_anyway, body.graph.nodes)):
+        return False
+    used = {body.graph.output_node()}
+    for node in reversed(body.graph.nodes):
+        if node in used:
+            used.update(node.all_input_nodes)
+    return any(runs_anyway(node) and node not in used for node in body.graph.nodes)
 
 
 def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:
@@ -400,6 +424,23 @@ def writes_past_autograd(graph: GraphFacts) -> bool:
     return not hidden.isdisjoint(graph.written)
 
 
+def _has_no_gradient(graph: GraphFacts) -> bool:
+    """Whether an operator that has no kernel for autograd is given tensors with gradients: autograd sees what its own
+    kernel calls, which is not what fake tensors went through."""
+    operators = [node for node in graph.calls if node.op == "call_function" and facts(node.target).foreign]
+    return any(
+        not any(map(_is_differentiated, overloads_of(node.target)))
+        and any(getattr(value_of(part), "requires_grad", False) for part in node.all_input_nodes)
+        for node in operators
+    )
+
+
+def _is_differentiated(overload: torch._ops.OpOverload) -> bool:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+    return not overload._schema.returns or any(has(overload._schema.name, key) for key in keys)
+
+
 def _writes_one_of_many(graph: GraphFacts) -> bool:
     """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
     the graph has returned it, or is read after its memory was written: autograd refuses that, functionalisation and the
@@ -467,6 +508,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
         "it draws random numbers in the order of memory that it wrote, and functional graphs lay that out anew",
         _draws_in_an_order_that_writes_change,
     ),
+    Reason("unused_in_body", "a body has operations that nothing needs and that may raise", _drops_of_bodies),
     Reason("detached_leaf", "it writes, by detach, a view of a leaf", _writes_detached_views_of_leaves),
     Reason("operand_overlap", "an operation writes memory of which it reads another view", _writes_over_operands),
     Reason("self_overlap", "it writes a tensor whose elements share memory with one another", _writes_through_overlaps),
@@ -501,5 +543,6 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("data_write", "it writes to a tensor's .data, which autograd may use later", writes_past_autograd),
     Reason("out", "it writes where autograd has rules of its own: by out=", lambda graph: bool(graph.outs)),
     Reason("one_of_many", "it writes where autograd has rules of its own: to one of many views", _writes_one_of_many),
+    Reason("no_gradient", "to autograd an operator is what its kernel calls", _has_no_gradient),
     Reason("read_later", "backward of a Function reads tensors from outside when it runs", _reads_in_backward),
 )

@@ -67,7 +67,7 @@ def traced_kernels(target: Any) -> list[Any]:
 def _has_kernels(target: Any) -> bool:
     """Whether it is an operator that is none of torch's own, nor of dynajit's, whose kernels share nothing."""
     is_operator = isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
-    return is_operator and not facts(target).known and not str(target).startswith(("dynajit.", "dynajit_c10d."))
+    return is_operator and facts(target).foreign
 
 
 def _kernels(overload: torch._ops.OpOverload) -> Iterator[Any]:

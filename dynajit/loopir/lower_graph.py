@@ -456,7 +456,8 @@ class _Lowering:
             single,
             self.build.order,
             self.build.origin,
-            keep_order=schema is not None and (facts(target).draws or facts(target).communicates),
+            keep_order=schema is not None
+            and (facts(target).draws or facts(target).communicates or facts(target).foreign),
             mutates=mutates,
             early=early,
             barrier=barrier

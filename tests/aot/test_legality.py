@@ -133,6 +133,24 @@ class _Scaling(torch.autograd.Function):
         return gradient * (1 + _SCALE)
 
 
+_LIBRARY = torch.library.Library("legality_doubled", "DEF")
+_LIBRARY.define("doubled(Tensor x) -> Tensor")
+_LIBRARY.impl("doubled", lambda x: x * 2, "CPU")
+_LIBRARY.impl("doubled", torch.empty_like, "Meta")
+
+
+def _unused_in_body(x: torch.Tensor) -> torch.Tensor:
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        torch.ops.legality_doubled.doubled(x)
+        return x * 3
+
+    return torch.cond(x.sum() > 0, tripled, torch.clone, (x,))  # type: ignore[no-any-return]
+
+
+def _no_gradient(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.legality_doubled.doubled(x) * x  # type: ignore[no-any-return]
+
+
 TRACING: dict[str, Program] = {
     "autocast_dtypes": (_autocast_dtypes, _x),
     "writes_cast_weights": (_writes_cast_weights, _leaf),
@@ -140,6 +158,7 @@ TRACING: dict[str, Program] = {
     "versions_read": (_versions_read, _x),
     "strided_memory": (_strided_memory, _x),
     "random_order": (_random_order, _x),
+    "unused_in_body": (_unused_in_body, _x),
     "detached_leaf": (lambda x: x.detach().add_(1), _view_of_leaf),
     "operand_overlap": (lambda x: x[0].copy_(x[:, 0]), _x),
     "self_overlap": (lambda x: x.add_(1), lambda: (torch.arange(3.0).as_strided((2, 2), (1, 1)),)),
@@ -157,6 +176,7 @@ DIFFERENTIATING: dict[str, Program] = {
     "data_write": (_data_write, _leaf),
     "out": (_out, _leaf),
     "one_of_many": (lambda x: x.unbind()[0], _leaf),
+    "no_gradient": (_no_gradient, _leaf),
     "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
 }
 

@@ -1,8 +1,8 @@
 """Graphs that train, in pieces: what lies between calls that are better made as captured.
 
 In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, with
-regions of activation checkpointing, of which backward is to keep the inputs alone, or with a Function of the user's
-whose backward sees which of its results have gradients.
+regions of activation checkpointing, of which backward is to keep the inputs alone, with a Function of the user's whose
+backward sees which of its results have gradients, or with operators that give nothing and are called for their effects.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
 through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
 operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynajit import _C, torch_compat
 from dynajit.aot.legality import REGION, GraphFacts, name_of
 from dynajit.aot.passes.recurrent import MAX_STEPS_TRAINED, is_long
-from dynajit.aot.passes.unused import is_drawn
+from dynajit.aot.passes.unused import gives_nothing, is_drawn
 from dynajit.aot.rewrite import cut, history_of
 from dynajit.aot.training.double_backward import is_of_the_cpu
 from dynajit.aot.training.reachability import asked_in_part, autograd_graph_of, is_function, saved_by
@@ -62,8 +62,9 @@ def in_pieces(
     """The graph cut at such calls, or None."""
     gm, regions = graph.gm, regions_of(graph.gm)
     long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MAX_STEPS_TRAINED)]
-    cuts = {*regions, *long, *_functions_asked_in_part(graph)}
-    if not cuts or graph.has_effects:
+    silent = set(filter(gives_nothing, graph.calls))
+    cuts = {*regions, *long, *silent, *_functions_asked_in_part(graph)}
+    if not cuts or graph.has_effects(beside=silent):
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     numbers = [node for node, value in given.items() if is_symbolic(value)]
@@ -219,9 +220,9 @@ class PartitionedCall:
 def _call(step: Step, values: dict[Node, Any]) -> None:
     """Make the call that the step is."""
     (call,) = step.nodes
-    args: Any = torch.fx.map_arg(call.args, values.__getitem__)
+    args, kwargs = torch.fx.map_arg((call.args, call.kwargs), values.__getitem__)
     random = torch.get_rng_state() if step.draws else None
-    found = values[call] = call.target(*args)  # type: ignore[operator]
+    found = values[call] = call.target(*args, **kwargs)  # type: ignore[operator]
     if step.again is not None:
         # backward keeps what the region was given
         _C.runs_again(step.again, args[1:], tuple(found), random, True)
