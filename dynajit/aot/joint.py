@@ -41,7 +41,7 @@ from dynajit.aot.training.late_views import with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
 from dynajit.aot.training.pieces import in_pieces, regions_of
 from dynajit.config import config
-from dynajit.graph.meta import NotRepeated, note_graph
+from dynajit.graph.meta import NotRepeated, note_graph, notes
 from dynajit.report import logs
 from dynajit.report.counters import counters
 from dynajit.symbols import is_symbolic
@@ -138,6 +138,10 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         reason = why_not_differentiable(facts) if differentiated else None
         if reason is not None:
             return _as_captured(gm, reason.text)
+        if any(notes(node).reaches for node in facts.calls):
+            return in_pieces(facts, example_inputs, piece) or _as_captured(
+                gm, "it has effects beside kernels that reach tensors by themselves"
+            )
         short = not differentiated and not facts.has_levels
         try:
             compiled = _from_few_layers(gm, example_inputs, options) if short else None

@@ -148,7 +148,8 @@ def _writes_cast_weights(graph: GraphFacts) -> bool:
 
 
 def _drops_of_bodies(graph: GraphFacts) -> bool:
-    """Whether a body, other than that of a checkpointed region, has an operation that runs though nothing needs it."""
+    """Whether a body, other than that of a checkpointed region, has an operation that runs though nothing needs it, or
+    one that reaches tensors by itself."""
     calls = (node for node in graph.calls if isinstance(node.target, torch._ops.HigherOrderOperator))
     names = {str(part.target) for node in calls for part in node.all_input_nodes if part.op == "get_attr"}
     return any(_has_unused(body) for name, body in graph.gm.named_modules() if name in names)
@@ -157,6 +158,8 @@ def _drops_of_bodies(graph: GraphFacts) -> bool:
 def _has_unused(body: Any) -> bool:
     if not isinstance(body, torch.fx.GraphModule) or not any(map(runs_anyway, body.graph.nodes)):
         return False
+    if any(notes(node).reaches for node in body.graph.nodes):
+        return True
     used = {body.graph.output_node()}
     for node in reversed(body.graph.nodes):
         if node in used:
@@ -508,7 +511,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
         "it draws random numbers in the order of memory that it wrote, and functional graphs lay that out anew",
         _draws_in_an_order_that_writes_change,
     ),
-    Reason("unused_in_body", "a body has operations that nothing needs and that may raise", _drops_of_bodies),
+    Reason("unused_in_body", "a body has operations that do more than give what is needed", _drops_of_bodies),
     Reason("detached_leaf", "it writes, by detach, a view of a leaf", _writes_detached_views_of_leaves),
     Reason("operand_overlap", "an operation writes memory of which it reads another view", _writes_over_operands),
     Reason("self_overlap", "it writes a tensor whose elements share memory with one another", _writes_through_overlaps),

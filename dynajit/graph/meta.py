@@ -41,6 +41,8 @@ class NodeMeta:
     writes: the memory, as `memory_of` names it, that it writes, counted by autograd or not; read by `graph/builder.py`
         and `aot/passes/unused.py`.
     may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/passes/unused.py`.
+    reaches: it calls Python code that reaches tensors which it isn't given; read by `aot/legality.py` and
+        `aot/training/pieces.py`.
     undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
     undoes_own: `undo` holds what it writes itself, too, of which a part may be written when it raises.
     asks_policy: a checkpointed region whose policy sees each operation; set by `values/tensors/checkpointing.py`, read
@@ -60,6 +62,7 @@ class NodeMeta:
     changes: bool = False
     writes: tuple[int | None, ...] = ()
     may_raise: bool = False
+    reaches: bool = False
     undo: tuple[str, ...] | None = None
     undoes_own: bool = False
     asks_policy: bool = False

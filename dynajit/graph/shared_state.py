@@ -51,11 +51,12 @@ class SharedState:
         objects: containers, context variables and iterators that it reaches, by id.
         reached: everything that it reaches, by id; None if nobody looked.
         found: the same, but for numbers, texts and tensors.
+        tensors: whether it reaches tensors.
         changes: whether it may change one of these.
     """
 
     def __init__(self, known: bool = True) -> None:
-        self.known, self.changes = known, False
+        self.known, self.changes, self.tensors = known, False, False
         self.reads: set[str] = set()
         self.writes: set[str] = set()
         self.objects: set[int] = set()
@@ -107,6 +108,7 @@ def shared_state(functions: Iterable[Any]) -> SharedState:
     while waiting:
         found = waiting.pop()
         if id(found) in seen or isinstance(found, _PLAIN):
+            state.tensors |= isinstance(found, torch.Tensor)
             continue
         seen.add(id(found))
         keep.append(found)

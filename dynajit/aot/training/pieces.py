@@ -2,7 +2,8 @@
 
 In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, with
 regions of activation checkpointing, of which backward is to keep the inputs alone, with a Function of the user's whose
-backward sees which of its results have gradients, or with operators that give nothing and are called for their effects.
+backward sees which of its results have gradients, or with operators that give nothing and are called for their effects,
+or whose kernels read or write tensors that they aren't given: these are there before the graph, and written behind it.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
 through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
 operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
@@ -61,10 +62,9 @@ def in_pieces(
 ) -> Callable[..., Any] | None:
     """The graph cut at such calls, or None."""
     gm, regions = graph.gm, regions_of(graph.gm)
-    long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MAX_STEPS_TRAINED)]
-    silent = set(filter(gives_nothing, graph.calls))
-    cuts = {*regions, *long, *silent, *_functions_asked_in_part(graph)}
-    if not cuts or graph.has_effects(beside=silent):
+    apart = set(filter(_is_apart, graph.calls))
+    cuts = {*regions, *_long(gm), *apart, *_functions_asked_in_part(graph)}
+    if not cuts or graph.has_effects(beside=apart):
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     numbers = [node for node, value in given.items() if is_symbolic(value)]
@@ -99,6 +99,15 @@ def in_pieces(
             if all(map(is_of_the_cpu, drawn)) and not autocast:
                 step.again, step.draws = run.constants[body], bool(drawn)
     return run
+
+
+def _is_apart(node: Node) -> bool:
+    return gives_nothing(node) or notes(node).reaches
+
+
+def _long(gm: torch.fx.GraphModule) -> Iterator[Node]:
+    """The long recurrent networks."""
+    return (node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MAX_STEPS_TRAINED))
 
 
 def _functions_asked_in_part(graph: GraphFacts) -> Iterator[Node]:

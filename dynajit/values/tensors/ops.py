@@ -264,6 +264,9 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     _note_data(tx, node, result)
     if raising:
         note(node, **raising)
+    shared = note_code(tx, target)
+    if shared is not None and (shared.tensors or not shared.known):
+        note(node, reaches=True)
     operation.note_writes(node)
     if result is None and target in (operator.setitem, "__setitem__"):
         return ConstVal(None)  # which does nothing beside its write
@@ -275,7 +278,6 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    shared = note_code(tx, target)
     if facts(target).draws or target in OPAQUE or (shared is not None and shared.has_effects()):
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = True

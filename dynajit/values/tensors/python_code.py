@@ -53,8 +53,11 @@ def guarding_kernels(tx: Tracer, target: Any, name: str) -> Iterator[None]:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, which has a kernel in Python whose code is not known")
     traced = traced_kernels(target)
     before = StateSnapshot(traced)
-    if traced and shared_state(traced).has_effects():  # running it on fake tensors has them, too
+    state = shared_state(traced)
+    if state.has_effects():  # running it on fake tensors has them, too
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel changes what it reads")
+    if state.tensors:  # which are no fake ones, and what it does to them happens at once
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel takes tensors from outside")
     yield
     if before.known and not before.holds():
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{name}, whose kernel changes what it reads")
