@@ -239,9 +239,11 @@ public:
             return handed_out(std::move(found));
         }
         const bool holds = still_holds();
-        if ((create_graph || !holds) && differentiate_again(gradients, found)) {
+        const bool plain = std::all_of(gradients.begin(), gradients.end(), is_plain);
+        if ((create_graph || !holds || !plain) && differentiate_again(gradients, found)) {
             for (at::Tensor &gradient : found) {
-                gradient = create_graph || !gradient.defined() ? gradient : gradient.detach();
+                const bool has_history = gradient.defined() && gradient.requires_grad();
+                gradient = create_graph || !has_history ? gradient : gradient.detach();
             }
             return handed_out(std::move(found));
         }
@@ -386,6 +388,10 @@ private:
      * eager's operations differentiate what they kept. What the program's hooks hold is theirs to unpack. */
     bool gives_the_same_again() const
     {
+        /* inside of vmap random numbers are drawn otherwise, or not at all */
+        const c10::impl::ExcludeDispatchKeyGuard no_vmap(
+            c10::DispatchKeySet({c10::DispatchKey::VmapMode, c10::DispatchKey::FuncTorchVmapMode,
+                c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode}));
         const Values items = inputs_->run();
         auto saved = saved_.begin();
         auto version = saved_versions_.begin();
@@ -440,7 +446,8 @@ private:
         return answer == Py_True;
     }
 
-    /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */
+    /* Gradients from a run of the graph with autograd, with a history where gradients are on. False: it has none to
+     * give. */
     bool differentiate_again(const variable_list &gradients, variable_list &found)
     {
         if (inputs_ == nullptr || !inputs_->has_all() || !gives_the_same_again()) {
@@ -458,7 +465,6 @@ private:
         }
         PyObject *result = nullptr;
         if (inputs != nullptr && given != nullptr) {
-            at::AutoGradMode grad(true);
             const DrawnAgain drawn(inputs_->random());
             HookRegion region;
             dj_hook_enter_off(&region);
@@ -507,13 +513,19 @@ private:
         return at::zeros(shape.sizes, shape.options);
     }
 
+    /* Not one of several gradients that vmap is given at once, or of a tensor subclass: eager's operations take those. */
+    static bool is_plain(const at::Tensor &gradient)
+    {
+        const c10::DispatchKeySet keys = gradient.defined() ? gradient.key_set() : c10::DispatchKeySet();
+        return !keys.has(c10::DispatchKey::FuncTorchBatched) && !keys.has(c10::DispatchKey::Batched)
+            && !keys.has(c10::DispatchKey::Python);
+    }
+
     /* A gradient with the strides that the backward graph was compiled for. */
     at::Tensor laid_out(const at::Tensor &given, uint32_t number)
     {
         at::Tensor gradient = given.defined() ? given : zeros_for(number);
-        const c10::DispatchKeySet keys = gradient.key_set();
-        if (keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::Batched)
-            || keys.has(c10::DispatchKey::Python)) {
+        if (!is_plain(gradient)) {
             throw std::runtime_error("a compiled backward graph takes plain tensors: no gradients inside of vmap, and "
                                      "none of a tensor subclass");
         }

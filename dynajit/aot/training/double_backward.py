@@ -23,6 +23,9 @@ from dynajit.graph.meta import value_of
 from dynajit.report import logs
 
 aten = torch.ops.aten
+_VMAP = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
+for _name in ("FuncTorchVmapMode", "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
+    _VMAP = _VMAP.add(torch._C._dispatch_key_parse(_name))
 # The first result that is statistics; in training the results before it are computed without the arguments 3 and 4.
 _STATISTICS = {"_native_batch_norm_legit_functional": 3, "_batch_norm_with_update_functional": 4}
 
@@ -113,14 +116,18 @@ class DoubleBackward:
         written: Sequence[int] | None = None,
         bases: Sequence[int] = (),
     ) -> list[Any] | None:
-        """A gradient or None for each input; None if there are none to give. `gradients`: of the inputs `written`, of
-        all results and of what those at the places `bases` are views of, or of those results that have one."""
-        # An input that is computed of another is to end at itself.
-        inputs = [
-            value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
-            for value in inputs
-        ]
-        outputs = self._run(inputs, self.updated if written is None else written, bases)
+        """A gradient or None for each input, with a history where gradients are on; None if there are none to give.
+        `gradients`: of the inputs `written`, of all results and of what those at the places `bases` are views of, or of
+        those results that have one."""
+        again = torch.is_grad_enabled()
+        # inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside
+        with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
+            # An input that is computed of another is to end at itself.
+            inputs = [
+                value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
+                for value in inputs
+            ]
+            outputs = self._run(inputs, self.updated if written is None else written, bases)
         if len(outputs) != len(gradients):
             # a node of our own has no place for results without a gradient
             outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -135,7 +142,7 @@ class DoubleBackward:
         if not used or not wanted:
             return None
         results, starts = [output for output, _ in used], [grad for _, grad in used]
-        found = iter(torch.autograd.grad(results, wanted, starts, create_graph=True, allow_unused=True))
+        found = iter(torch.autograd.grad(results, wanted, starts, create_graph=again, allow_unused=True))
         return [next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs]
 
 
