@@ -217,12 +217,14 @@ _UNKNOWN = object()
 
 def _element(arg: Any) -> Any:
     """What stands for an argument: a tensor's dtype, device and number of dimensions; a scalar itself; a list of these
-    under its type."""
+    under its type. Sizes in lists are one."""
     if isinstance(arg, FakeTensor):
         return (arg.dtype, arg.fake_device, arg.dim()) if arg.layout is torch.strided else _UNKNOWN
     if type(arg) in (list, tuple) and all(item is None or isinstance(item, FakeTensor) for item in arg):
         items = tuple(_element(item) for item in arg)
         return _UNKNOWN if _UNKNOWN in items else (list, items)
+    if type(arg) in (list, tuple) and all(type(item) in (int, torch.SymInt) for item in arg):
+        return (list, tuple((int, 1 if type(item) is not int or item > 1 else item) for item in arg))
     if isinstance(arg, (torch.SymInt, torch.SymFloat)):
         return (int, 1) if isinstance(arg, torch.SymInt) else (float, 1.0)
     if type(arg) is int and abs(arg) > _SMALL:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynajit
 from dynajit.graph import refusals
@@ -591,3 +592,32 @@ def _seen_in_a_row(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_shape_that_memory_cannot_be_seen_in_raises_though_nobody_uses_it(backend: str, dynamic: bool) -> None:
     assert_same(_seen_in_a_row, torch.randn(4, 3), [], backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: F.adaptive_avg_pool2d(x, 2),
+        lambda x: F.adaptive_max_pool2d(x, (2, 1)),
+        lambda x: F.adaptive_avg_pool1d(x[0], 2),
+        lambda x: F.max_pool2d(x > 0, 2),
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_kernels_with_sizes_that_refuse_a_dtype_of_what_nobody_uses(op: Callable[..., Any], backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        op(x)
+        return x + 1
+
+    x = torch.arange(16).reshape(1, 1, 4, 4)
+    with pytest.raises(NotImplementedError):
+        program(x)
+    assert_same(program, x, backend=backend)
+
+
+def test_kernels_with_sizes_that_take_a_dtype() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.sum([2, 3]), F.max_pool2d(x, 2), x.flip([0, 1]), F.avg_pool2d(x, 2, padding=1), x.repeat([2, 1, 1, 1])
+
+    assert_same(program, torch.arange(16).reshape(1, 1, 4, 4), graphs=1, breaks=0)
