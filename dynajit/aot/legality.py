@@ -160,10 +160,7 @@ def _has_unused(body: Any) -> bool:
         return False
     if any(notes(node).reaches for node in body.graph.nodes):
         return True
-    used = {body.graph.output_node()}
-    for node in reversed(body.graph.nodes):
-        if node in used:
-            used.update(node.all_input_nodes)
+    used = {*reached([body.graph.output_node()], lambda node: node.all_input_nodes)}
     return any(runs_anyway(node) and node not in used for node in body.graph.nodes)
 
 

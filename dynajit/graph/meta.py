@@ -40,9 +40,9 @@ class NodeMeta:
     changes: does something beside giving its result; read by `resume/rerun.py` and `graph/builder.py`.
     writes: the memory, as `memory_of` names it, that it writes, counted by autograd or not; read by `graph/builder.py`
         and `aot/passes/unused.py`.
-    may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/passes/unused.py`.
-    reaches: it calls Python code that reaches tensors which it isn't given; read by `aot/legality.py` and
-        `aot/training/pieces.py`.
+    may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/legality.py`.
+    reaches: it calls Python code that reaches tensors which it isn't given; read by `aot/joint.py`, `aot/legality.py`
+        and `aot/training/pieces.py`.
     undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
     undoes_own: `undo` holds what it writes itself, too, of which a part may be written when it raises.
     asks_policy: a checkpointed region whose policy sees each operation; set by `values/tensors/checkpointing.py`, read

@@ -444,7 +444,8 @@ class _Lowering:
     ) -> None:
         target = target or (node and node.target)
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
-        if schema is not None and not _has_effect(target) and not facts(target).is_view:
+        known = None if schema is None else facts(target)
+        if known is not None and not _has_effect(target) and not known.is_view:
             args, kwargs = map_leaves(self._first, (args, kwargs), Value)
         pure_function = target is operator.getitem
         self.build.order += 1
@@ -456,8 +457,7 @@ class _Lowering:
             single,
             self.build.order,
             self.build.origin,
-            keep_order=schema is not None
-            and (facts(target).draws or facts(target).communicates or facts(target).foreign),
+            keep_order=known is not None and (known.draws or known.communicates or known.foreign),
             mutates=mutates,
             early=early,
             barrier=barrier

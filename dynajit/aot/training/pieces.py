@@ -131,11 +131,6 @@ def _memories(nodes: Sequence[Node]) -> set[int | None]:
     return {memory(node) for node in nodes}
 
 
-def _histories(nodes: Sequence[Node]) -> set[Any]:
-    found = (history_of(value_of(node)) for node in nodes)
-    return {each for each in found if each is not None}
-
-
 def _saved_in(step: Step) -> set[int | None]:
     """The memory of what autograd's nodes of the calls keep, as eager has them."""
     ends: set[Any]

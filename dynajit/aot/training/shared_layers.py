@@ -34,6 +34,7 @@ _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyp
 _library.define("layer(Tensor[] inputs, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.define("layer_backward(Tensor[] tangents, int layer) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.define("laid_out(Tensor tangent, int[] stride) -> Tensor")  # type: ignore[no-untyped-call]
+# of numbers that layers differ in, in two traces
 _STAND_INS = {int: 1_000_003, float: 0.6180339887498949}, {int: 1_300_021, float: 0.7071067811865476}
 _LAID_OUT = torch.ops.dynajit.laid_out.default
 _FORWARD, _BACKWARD = torch.ops.dynajit.layer.default, torch.ops.dynajit.layer_backward.default
@@ -118,10 +119,7 @@ class SharedLayers:
     def _stand_ins(self, turn: int) -> list[int | float]:
         """What a layer is traced with in place of the numbers that layers differ in: found nowhere else."""
         nodes = self.found.layers[0].nodes
-        base: dict[type, Any] = {
-            int: (1_000_003, 1_300_021)[turn],
-            float: (0.6180339887498949, 0.7071067811865476)[turn],
-        }
+        base: dict[type, Any] = _STAND_INS[turn]
         return [base[type(nodes[at].args[place])] + step for step, (at, place) in enumerate(self.numbers)]
 
     def _check_numbers(self, other: GraphModule) -> None:
