@@ -292,7 +292,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1779,
     "dynajit/interp": 4635,
     "dynajit/kept": 1383,
-    "dynajit/loopir": 6323,
+    "dynajit/loopir": 5995,
     "dynajit/report": 2719,
     "dynajit/resume": 2119,
     "dynajit/runtime": 3551,

@@ -349,16 +349,3 @@ def unravel(index: Index, shape: Sequence[int]) -> tuple[Index, ...]:
             whole = floordiv(index, step)
             result.append(whole if index.high < step * size else mod(whole, size))
     return tuple(result)
-
-
-def evaluate(index: Index, values: Mapping[Axis, Any]) -> Any:
-    """The index's value for given values of its axes, integers or tensors of them."""
-    total: Any = index.constant
-    for atom, coefficient in index.terms:
-        if isinstance(atom, Axis):
-            total = total + coefficient * values[atom]
-        elif isinstance(atom, Div):
-            total = total + coefficient * (evaluate(atom.index, values) // atom.divisor)
-        else:
-            total = total + coefficient * (evaluate(atom.index, values) % atom.divisor)
-    return total

@@ -1,7 +1,7 @@
 """The table of scalar operations, and that of reductions.
 
 In:  an operation's name.
-Out: how many arguments, what dtypes, what it costs, its meaning (a torch function, for the reference interpreter), its
+Out: how many arguments, what dtypes, what it costs, its meaning (a torch function, for the tests' interpreter), its
      text in C and in Triton. One more operation: one line here; where a text calls a function of its own, that one's
      text in `codegen/c/mathlib.py` or in `HELPERS` of `codegen/triton/functions.py`.
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import check, trace
+from reference_interpreter import interpret
+from well_formed import verify
 
 import dynajit
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.lower_graph import lower
-from dynajit.loopir.verify import verify
 
 X = torch.randn(5, 9, 3, 4)
 TABLE = torch.randn(50, 16)

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import check, trace
+from reference_interpreter import interpret
+from well_formed import verify
 
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.lower_graph import lower
-from dynajit.loopir.verify import verify
 
 X = torch.randn(4, 6, 10)
 Y = torch.randn(4, 6, 3)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import check, plan_of, trace
+from reference_interpreter import interpret
+from well_formed import verify
 
 import dynajit
 from dynajit.loopir import lower_graph
-from dynajit.loopir.interpret import interpret
-from dynajit.loopir.verify import verify
 
 aten = torch.ops.aten
 X = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))

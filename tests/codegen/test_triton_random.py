@@ -12,13 +12,13 @@ import torch
 
 pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
+from reference_interpreter import interpret
 from triton_harness import GPU, compile_all, plan_of, run, trace
+from well_formed import verify
 
 from dynajit.codegen.plan import DrawStep, ExternStep
 from dynajit.loopir import lower_graph, philox
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.philox import Draw
-from dynajit.loopir.verify import verify
 
 dropout = torch.native_dropout
 SEED, OFFSET = -3_000_000_007, 40

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import check, trace
+from reference_interpreter import interpret
+from well_formed import verify
 
 import dynajit
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.lower_graph import lower
-from dynajit.loopir.verify import verify
 
 aten = torch.ops.aten
 nan, inf = float("nan"), float("inf")

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from reference_interpreter import interpret
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from well_formed import verify
 
 import dynajit
 from dynajit import _C
@@ -36,10 +38,8 @@ from dynajit.codegen.plan import (
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
 from dynajit.loopir.host_numbers import HostNumber
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.size import Size
-from dynajit.loopir.verify import verify
 from dynajit.runtime import triton_compiler
 from dynajit.runtime.plan_sizes import small
 

@@ -9,8 +9,10 @@ follow. One more operation: a case in `_Maker.step`.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +20,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.codegen.generate import generate
 from dynajit.loopir import lower_graph
-from dynajit.loopir.interpret import interpret
-from dynajit.loopir.verify import verify
 from dynajit.runtime import cpu
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "codegen"))
+from reference_interpreter import interpret
+from well_formed import verify
 
 F = torch.nn.functional
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

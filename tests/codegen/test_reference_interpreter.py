@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from reference_interpreter import interpret
 from torch.fx.experimental.proxy_tensor import make_fx
+from well_formed import verify
 
 from dynajit.exc import InternalError
 from dynajit.loopir import nodes
-from dynajit.loopir.interpret import interpret
 from dynajit.loopir.lower_graph import lower
 from dynajit.loopir.printer import program_text
-from dynajit.loopir.verify import verify
 
 CASES: list[Callable[[torch.Tensor], Any]] = [
     lambda x: torch.relu(x * 2 + x[0]) * 0.5,
