@@ -33,7 +33,7 @@ from dynajit.values.containers.iterators import ConstIterator, IteratorVal, Sequ
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal, set_part
-from dynajit.values.core.registry import Model
+from dynajit.values.core.registry import Model, named_model
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Direct, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
@@ -134,7 +134,7 @@ class Calls(Tracer):
         direct: Direct,
     ) -> Callable[[], Value] | None:
         """What gives the result of a call by other means than tracing the function's own body."""
-        handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
+        handler = BUILTINS.get(real) or named_model(real) or single_dispatch(real)
         if handler is not None:
             self.direct_call = direct
             return functools.partial(call_handler, self, real, handler, args, kwargs)

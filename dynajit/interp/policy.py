@@ -27,11 +27,10 @@ from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
-from dynajit.values.core.registry import Model
+from dynajit.values.core.registry import Model, models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.polyfills.func_transforms import no_context
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors import collectives, dtensors, point_to_point
 
 # module prefix → why its Python functions are not traced
 SKIPPED_MODULES: dict[str, str] = {
@@ -306,43 +305,29 @@ def recursive_text(function: types.FunctionType) -> types.FunctionType | None:
     return inner if isinstance(inner, types.FunctionType) else None
 
 
-# contexts that tell torch's tracers something
-_LABELS = {
-    ("torch.fx.traceback", "annotate"),
-    ("torch.fx.experimental.proxy_tensor", "maybe_enable_thunkify"),
-}
-
-
-def named_model(function: types.FunctionType) -> Model | None:
-    """Models of functions in modules that are not imported here, by name."""
-    if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
-        return _graph_break
-    if (function.__module__ or "").startswith("torch._dynamo") and function.__name__ == "is_compiling":
-        return _is_compiling
-    if function.__module__ == "torch._dynamo.decorators" and function.__name__ == "mark_static":
-        return _mark_static
-    if (function.__module__, function.__name__) in _LABELS:
-        return _annotate
-    return dtensors.model_of(function) or collectives.model_of(function) or point_to_point.model_of(function)
-
-
-def _is_compiling(tx: Tracer) -> Value:
+@models_of_named("torch._dynamo.external_utils", "is_compiling")
+def _is_compiling(function: types.FunctionType, tx: Tracer) -> Value:
     return ConstVal(tx.is_compiling())
 
 
-def _annotate(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+@models_of_named("torch.fx.traceback", "annotate")
+@models_of_named("torch.fx.experimental.proxy_tensor", "maybe_enable_thunkify")
+def _annotate(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     """A context that labels the nodes of torch's tracers."""
     return tx.run_python(no_context, args, kwargs)
 
 
-def _mark_static(tx: Tracer, *args: Value, **kwargs: Value) -> None:
+@models_of_named("torch._dynamo.decorators", "mark_static")
+def _mark_static(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> None:
     """torch's own code tells its own compiler."""
     if tx.caller_module().startswith("torch."):
         return
     raise GraphBreak(breaks.SKIPPED_CALL, "torch._dynamo.mark_static")
 
 
-def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> None:
+@models_of_named("torch._dynamo.decorators", "graph_break")
+@models_of_named("torch._dynamo", "graph_break")
+def _graph_break(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> None:
     """torch's optimizers ask for breaks that only its own compiler needs."""
     if tx.caller_module().startswith("torch.optim"):
         return

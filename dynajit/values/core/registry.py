@@ -25,6 +25,8 @@ M = TypeVar("M", bound=Model)
 BUILTINS: dict[Any, Model] = {}
 CONSTRUCTORS: dict[type, Model] = {}
 TAIL_CALLS: set[Model] = set()
+# by the names of a Python function's module and of the function
+_NAMED: dict[tuple[str | None, str], Model] = {}
 
 _PURE_MODULES = (math, cmath, operator)
 _PURE_BUILTINS = frozenset(
@@ -74,6 +76,23 @@ def models_of(*functions: Any) -> Callable[[M], M]:
         return fn
 
     return register
+
+
+def models_of_named(module: str, *names: str) -> Callable[[M], M]:
+    """Register, as `models_of` does, one model of Python functions in a module that is imported where a program needs
+    it."""
+
+    def register(fn: M) -> M:
+        _NAMED.update({(module, name): fn for name in names})
+        return fn
+
+    return register
+
+
+def named_model(function: types.FunctionType) -> Model | None:
+    """The model that `models_of_named` registered of the function."""
+    found = _NAMED.get((function.__module__, function.__qualname__))
+    return None if found is None else functools.partial(found, function)
 
 
 def asked_first(*functions: Any) -> Callable[[M], M]:

@@ -24,7 +24,9 @@ from dynajit.values.library import (
 from dynajit.values.tensors import (
     autograd,
     checkpointing,
+    collectives,
     distributions,
+    dtensors,
     func_transforms,
     gradient_hooks,
     higher_order,
@@ -33,6 +35,7 @@ from dynajit.values.tensors import (
     optimizers,
     override_calls,
     packed_sequences,
+    point_to_point,
     spectral,
     symbolic_calls,
     tensor_makers,

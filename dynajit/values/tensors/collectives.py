@@ -2,7 +2,7 @@
 
 In: a function of `torch.distributed._functional_collectives`, or one of `torch.distributed` that writes its result into
 a tensor. Out: a node of the graph that communicates; the group is a name in it, guarded by the group's identity. What
-writes is the functional operator, waited for, and a copy. One more function: its name in `_FUNCTIONS`, or in
+writes is the functional operator, waited for, and a copy. One more function: its name before `_collective`, or in
 `_WRITING`.
 """
 
@@ -24,45 +24,22 @@ from dynajit.guards.source import CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
 
-_FUNCTIONS = frozenset(
-    {
-        "all_gather_single",
-        "all_gather_tensor",
-        "all_gather_tensor_autograd",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_to_all_single",
-        "all_to_all_single_autograd",
-        "broadcast",
-        "reduce_scatter_single",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_autograd",
-    }
-)
 C10D = "torch.distributed.distributed_c10d"
 
 
-def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
-    """The model of a function of torch.distributed, if it has one."""
-    if function.__module__ == C10D and function.__name__ in _ASKED:
-        return functools.partial(_ask, function)
-    if function.__module__ == C10D and function.__name__ in _WRITING:
-        return functools.partial(_write, function)
-    if function.__module__ == _MESH and function.__qualname__ in _OF_MESH:
-        return functools.partial(_of_mesh, function)
-    if function.__module__ == MODULE and function.__name__ in _FUNCTIONS:
-        return functools.partial(_collective, function)
-    if function.__module__ == C10D and function.__qualname__ == "_WorldMeta.WORLD":
-        return _world
-    return None
-
-
+@models_of_named(
+    MODULE,
+    *("all_gather_single", "all_gather_tensor", "all_gather_tensor_autograd", "all_reduce", "all_reduce_coalesced"),
+    *("all_to_all_single", "all_to_all_single_autograd", "broadcast", "reduce_scatter_single"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_autograd"),
+)
 def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     bound = inspect.signature(function).bind(*args, **kwargs)
     group = bound.arguments.get("group")
@@ -74,19 +51,14 @@ def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs
 
 # ------------------------------------------------------------------------------------------- as programs call them
 
-# what they say of a group, or of all processes, is as it was until the group is left
-_ASKED = frozenset(
-    {
-        *("get_rank", "get_world_size", "get_backend", "get_group_rank", "get_global_rank"),
-        *("get_process_group_ranks", "is_gloo_available", "is_nccl_available", "is_mpi_available"),
-    }
+
+@models_of_named(
+    C10D,
+    *("get_rank", "get_world_size", "get_backend", "get_group_rank", "get_global_rank"),
+    *("get_process_group_ranks", "is_gloo_available", "is_nccl_available", "is_mpi_available"),
 )
-# what a mesh says of itself, which never changes
-_OF_MESH = frozenset({"DeviceMesh.get_group", "DeviceMesh.get_rank", "DeviceMesh.get_local_rank", "DeviceMesh.size"})
-_MESH = "torch.distributed.device_mesh"
-
-
 def _ask(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """What they say of a group, or of all processes, is as it was until the group is left."""
     call = functools.partial(
         function, *(real_of(tx, arg) for arg in args), **{n: real_of(tx, v) for n, v in kwargs.items()}
     )
@@ -103,7 +75,12 @@ def _says(call: Callable[[], Any], expected: object, found: Any) -> bool:
     return bool(sys.modules["torch.distributed"].is_initialized() and call() == expected)
 
 
+@models_of_named(
+    "torch.distributed.device_mesh",
+    *("DeviceMesh.get_group", "DeviceMesh.get_rank", "DeviceMesh.get_local_rank", "DeviceMesh.size"),
+)
 def _of_mesh(function: types.FunctionType, tx: Tracer, mesh: Value, *args: Value, **kwargs: Value) -> Value:
+    """What a mesh says of itself, which never changes."""
     given = tuple(real_of(tx, arg) for arg in (mesh, *args))
     named = {name: real_of(tx, value) for name, value in kwargs.items()}
     try:
@@ -142,6 +119,7 @@ _WRITING = {
 }
 
 
+@models_of_named(C10D, *_WRITING)
 def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     """A collective that writes its result: the functional operator, waited for, and copies.
 
@@ -180,7 +158,7 @@ def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) 
     distributed = sys.modules["torch.distributed"]
     group = given.get("group", ConstVal(None))
     if group.is_const() and group.const() is None:
-        group = _world(tx, tx.from_real(distributed.group))
+        group = _world(None, tx, tx.from_real(distributed.group))
     real = getattr(group, "real_object", None)
     if not isinstance(real, distributed.ProcessGroup) or distributed.get_rank(real) < 0:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in what is no group of this process's")
@@ -322,7 +300,8 @@ def real_of(tx: Tracer, value: Value) -> Any:
     return value.real_object
 
 
-def _world(tx: Tracer, cls: Value) -> Value:
+@models_of_named(C10D, "_WorldMeta.WORLD")
+def _world(function: object, tx: Tracer, cls: Value) -> Value:
     """`torch.distributed.group.WORLD`."""
     real = cls.real()
     return tx.wrap(_world_of(real), CallSource(ConstSource(real, "torch.distributed.group"), _world_of, "{}.WORLD"))

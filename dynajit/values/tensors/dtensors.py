@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -23,16 +23,6 @@ from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 _COLLECTIVES = "torch.distributed._functional_collectives"
 _API = "torch.distributed.tensor._api"
-_CHANGES = frozenset({"DTensor.redistribute", "DTensor.to_local", "DTensor.full_tensor", "DTensor.from_local"})
-
-
-def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
-    """The model of a function of torch.distributed.tensor, if it has one."""
-    if function.__module__ != _API:
-        return None
-    if function.__qualname__ in _CHANGES:
-        return functools.partial(_change, function)
-    return {"DTensor.placements": _placements, "DTensor.device_mesh": _mesh}.get(function.__qualname__)
 
 
 def is_placement(kind: type) -> bool:
@@ -59,6 +49,7 @@ class LayoutChange:
         return made.wait() if isinstance(made, asynchronous) else made  # another class, for nobody but the waiting
 
 
+@models_of_named(_API, "DTensor.redistribute", "DTensor.to_local", "DTensor.full_tensor", "DTensor.from_local")
 def _change(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     tensor, *rest = args
     if not isinstance(tensor, (TensorVal, WrapperVal)):
@@ -82,11 +73,13 @@ def _real(tx: Tracer, value: Value) -> Any:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a DTensor's") from None
 
 
-def _placements(tx: Tracer, tensor: Value) -> Value:
+@models_of_named(_API, "DTensor.placements")
+def _placements(function: types.FunctionType, tx: Tracer, tensor: Value) -> Value:
     return tx.from_real(_fake(tensor).placements)
 
 
-def _mesh(tx: Tracer, tensor: Value) -> Value:
+@models_of_named(_API, "DTensor.device_mesh")
+def _mesh(function: types.FunctionType, tx: Tracer, tensor: Value) -> Value:
     mesh = _fake(tensor).device_mesh
     if tensor.source is None:
         return tx.wrap(mesh, ConstSource(mesh, "a device mesh"))

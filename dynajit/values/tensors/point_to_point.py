@@ -8,12 +8,11 @@ next trace knows. Of groups of gloo's on the CPU alone: others join what is sent
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,21 +23,13 @@ from dynajit.op_facts import is_wait
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal
 from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.collectives import C10D, finished_work, group_of, name_of_call, real_of, sent_by
 from dynajit.values.tensors.tensor import TensorVal
 
 _FUNCTIONS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-
-
-def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
-    """The model of a function of torch.distributed, if it has one."""
-    if function.__module__ != C10D:
-        return None
-    if function.__name__ in _FUNCTIONS:
-        return functools.partial(_exchange, function)
-    return functools.partial(_batch, function) if function.__name__ == "batch_isend_irecv" else None
 
 
 def left_unwaited(graph: torch.fx.Graph) -> bool:
@@ -49,6 +40,7 @@ def left_unwaited(graph: torch.fx.Graph) -> bool:
     )
 
 
+@models_of_named(C10D, *_FUNCTIONS)
 def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     importlib.import_module(MODULE)  # the fake of the operator that waits
     given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
@@ -95,6 +87,7 @@ def _peer(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
     return int(sys.modules["torch.distributed"].get_group_rank(group, rank))
 
 
+@models_of_named(C10D, "batch_isend_irecv")
 def _batch(function: types.FunctionType, tx: Tracer, operations: Value) -> Value:
     """Without a backend that joins them: one after the other."""
     distributed = sys.modules["torch.distributed"]
