@@ -350,7 +350,7 @@ class Calls(Tracer):
             reals = [arg.real() for arg in args]
             named = {name: arg.real() for name, arg in kwargs.items()}
         except NotReal as missing:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
+            raise GraphBreak(missing.kind, f"{policy.name_of(fn)} on {missing.detail}") from None
         try:
             with numpy_numbers.raising_for_warnings():
                 return fn(*reals, **named)
@@ -559,7 +559,7 @@ def call_handler(tx: Tracer, fn: Any, handler: Model, args: Sequence[Value], kwa
         with contextlib.nullcontext() if handler in TAIL_CALLS else tx.not_resumable():
             found = handler(tx, *args, **kwargs)
     except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} of {missing}") from None
+        raise GraphBreak(missing.kind, f"{policy.name_of(fn)} of {missing.detail}") from None
     return found if found is not None else ConstVal(None)
 
 

@@ -38,6 +38,13 @@ class GraphBreak(Exception):
         self.at = at
 
 
+class NotReal(GraphBreak):
+    """A model has no Python object that stands for it while tracing; whoever can do without it catches this."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(breaks.UNSUPPORTED_VALUE, what)
+
+
 class Raised(Exception):
     """The traced program raises; `value` is the exception object's model."""
 
@@ -195,10 +202,6 @@ class Tracer(Protocol):
     def holds(self, left: Value, symbol: str, right: Value) -> bool: ...
 
 
-class NotReal(Exception):
-    """A model has no Python object that stands for it while tracing."""
-
-
 class Value:
     """Base of all models. Each operation defaults to a graph break that names the type."""
 
@@ -277,10 +280,8 @@ class Value:
         """As an argument of an operation: for its node, and for its run on fake tensors."""
         try:
             real = self.real()
-        except NotReal:
-            raise GraphBreak(
-                breaks.UNSUPPORTED_VALUE, f"{self.describe()} as an argument of a torch operation"
-            ) from None
+        except NotReal as missing:
+            raise GraphBreak(missing.kind, f"{self.describe()} as an argument of a torch operation") from None
         return real, real
 
     def truth(self, tx: Tracer) -> bool:

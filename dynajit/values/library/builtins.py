@@ -55,7 +55,7 @@ from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.core.registry import BUILTINS, Model, builtin, constructor, models_of, tail_call
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.library.container_text import CONTAINERS, container_text
@@ -109,11 +109,7 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     parts = _alternatives(tx, classes)
     if parts is not None:
         return any(_matches(tx, obj, part) for part in parts)
-    try:
-        cls = classes.real()
-    except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
-    kind = obj.py_type()
+    cls, kind = classes.real(), obj.py_type()
     check, _ = lookup_type(type(cls), "__instancecheck__")
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)

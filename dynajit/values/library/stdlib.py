@@ -34,7 +34,7 @@ from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
 from dynajit.values.core.registry import Model, asked_first, builtin, by_tracing, constructor, models_of, pure
 from dynajit.values.core.slots import raising
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
 from dynajit.values.objects.functions import FunctionVal, MethodVal
@@ -417,11 +417,8 @@ def _fresh(tx: Tracer, found: object) -> Value:
 def _with_signature(tx: Tracer, fn: Value, asked: str) -> Any:
     """A function with the signature of the given one, which is guarded."""
     target = fn.function if isinstance(fn, MethodVal) else fn
-    try:
-        is_made = isinstance(target, FunctionVal) and target.real_function is None
-        real = _twin(tx, target) if is_made else target.real()  # type: ignore[arg-type]
-    except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{asked} of {fn.describe()}") from None
+    is_made = isinstance(target, FunctionVal) and target.real_function is None
+    real = _twin(tx, target) if is_made else target.real()  # type: ignore[arg-type]
     if isinstance(fn, MethodVal):
         real = types.MethodType(real, object())
     if isinstance(target, FunctionVal) and target.source is not None and not isinstance(target.source, ConstSource):

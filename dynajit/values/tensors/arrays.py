@@ -194,11 +194,8 @@ def compute(
     """Run a function of NumPy's, or `fn(*args)` on `owner`; what it raises, the program raises."""
     if any(name in kwargs for name in ("out", "where")):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a NumPy function that writes into its argument")
-    try:
-        reals = [_real(arg) for arg in args]
-        named = {name: _real(arg) for name, arg in kwargs.items()}
-    except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy function of {missing}") from None
+    reals = [_real(arg) for arg in args]
+    named = {name: _real(arg) for name, arg in kwargs.items()}
 
     def run() -> Any:
         found = fn(*reals, **named)

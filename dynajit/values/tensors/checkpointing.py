@@ -21,7 +21,7 @@ from dynajit.graph.meta import note
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.effects.warning_filters import warns_through
@@ -57,10 +57,7 @@ def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Va
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
     if policy.py_type() is list:
         tx.unpack(policy)
-    try:
-        real = policy.real()
-    except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a policy of selective checkpointing that is made here") from None
+    real = policy.real()
     if policy.source is not None and not isinstance(real, list):
         tx.guard(policy.source, "ID", real)
     allowed = allow_cache_entry_mutation is not None and allow_cache_entry_mutation.truth(tx)

@@ -16,7 +16,7 @@ from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.registry import models_of_named
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
@@ -67,10 +67,7 @@ def _real(tx: Tracer, value: Value) -> Any:
     if isinstance(value, ObjVal) and value.real_object is not None and type(value.real_object).__name__ == "DeviceMesh":
         tx.guard(value.source, "ID", value.real_object)
         return value.real_object
-    try:
-        return value.real()
-    except NotReal:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a DTensor's") from None
+    return value.real()
 
 
 @models_of_named(_API, "DTensor.placements")

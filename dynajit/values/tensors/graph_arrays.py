@@ -24,7 +24,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import BINARY
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import arrays, numpy_numbers
 from dynajit.values.tensors.arrays import ArrayVal
@@ -394,12 +394,7 @@ def _sample(value: Value) -> Any:
         if len(found) != len(value.items):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a NumPy function of a list not looked at yet")
         return found if isinstance(value, ListVal) else tuple(found)
-    if value.symbolic:
-        return value.const()
-    try:
-        return value.real()
-    except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy function of {missing}") from None
+    return value.const() if value.symbolic else value.real()
 
 
 _WITH_DTYPE = (torch.tensor, torch.as_tensor)
