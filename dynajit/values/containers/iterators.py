@@ -40,9 +40,9 @@ def iterator_at(container: Any, index: int, make: Callable[[Any], Any] = iter) -
     return iterator
 
 
-def ended_iterator(empty: Any) -> Any:
-    """An iterator of the type that `empty` has that came to its end, and holds nothing."""
-    iterator = iter(empty)
+def ended_iterator(empty: Any, make: Callable[[Any], Any] = iter) -> Any:
+    """What `make` gives for an empty container, having come to its end: it holds nothing."""
+    iterator = make(empty)
     next(iterator, None)
     return iterator
 

@@ -271,19 +271,9 @@ class ReversedList(LiveIterator):
 
     def rebuild(self, out: Any) -> None:
         if self.ended:
-            out.call_on(_ended_reversed)
+            out.call_on(ended_iterator, [], reversed)
         else:
-            out.call_on(_reversed_at, self.container, self.last - self.index)
-
-
-def _reversed_at(sequence: list[Any], index: int) -> Any:
-    iterator: Any = reversed(sequence)
-    iterator.__setstate__(index)
-    return iterator
-
-
-def _ended_reversed() -> Any:
-    return ended_iterator(reversed([]))
+            out.call_on(iterator_at, self.container, self.last - self.index, reversed)
 
 
 class TupleVal(SequenceVal):

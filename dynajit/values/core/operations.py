@@ -6,13 +6,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-_NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"}
-_NAMES |= {"<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor"}
+from dynajit.values.polyfills.operators import NAMES
+
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    symbol: (getattr(operator, f"__{name}__"), name) for symbol, name in _NAMES.items()
+    symbol: (getattr(operator, f"__{name}__"), name) for symbol, name in NAMES.items()
 }
 INPLACE: dict[str, Callable[[Any, Any], Any]] = {
-    symbol: getattr(operator, f"__i{name}__") for symbol, name in _NAMES.items()
+    symbol: getattr(operator, f"__i{name}__") for symbol, name in NAMES.items()
 }
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "==": (operator.eq, "__eq__", "__eq__"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from dynajit.bytecode.return_action import MEASURED, TRUTH, ReturnAction
 from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 
 _PLAIN = frozenset({int, float, complex, str, bytes, type(None)})
@@ -67,6 +68,16 @@ def raising(tx: Tracer, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise tx.raised(type(error), *error.args) from None
+
+
+@contextlib.contextmanager
+def ending_graph(kind: BreakKind, what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds that real code raises in the body end the graph, so that the program's own call raises
+    them. `what`: what was tried."""
+    try:
+        yield
+    except errors as error:
+        raise GraphBreak(kind, f"{what}: {type(error).__name__}: {error}") from None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.replayed import is_original, seeded
 from dynajit.values.effects.table import (
@@ -61,10 +62,8 @@ def _known(args: Sequence[Value], kwargs: dict[str, Value], name: str) -> tuple[
 
 def _tried(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What the method gives for an object that nobody else has."""
-    try:
+    with ending_graph(breaks.RAISES, function.__qualname__, Exception):
         return function(random.Random(0), *args, **kwargs)
-    except Exception as error:  # whatever it is, the call itself raises it
-        raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}") from None
 
 
 def _of_number(rule: Rule, tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Arguments:

@@ -21,6 +21,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
 
@@ -258,10 +259,8 @@ def seeded(seed: float | str | bytes) -> Value:
 def _make(make: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = tuple(known_argument(arg) for arg in args)
     named = {name: known_argument(arg) for name, arg in kwargs.items()}
-    try:
+    with ending_graph(breaks.RAISES, make.__qualname__, Exception):
         return ReplayedVal(make, given, named, _KINDS[make])
-    except Exception as error:
-        raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {make.__qualname__}") from None
 
 
 _LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)

@@ -21,6 +21,7 @@ from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.lazy_list import OutsideList
 from dynajit.values.core.registry import builtin
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import break_outside_forward, defer_call
 from dynajit.values.effects.table import Arguments, Rule, When, register
@@ -223,10 +224,8 @@ def _of_filter(rule: Rule, tx: Tracer, *args: Value, **kwargs: Value) -> Argumen
     fits = isinstance(category, type) and issubclass(category, Warning) and isinstance(line, int) and line >= 0
     if not config.replay_warnings or action not in _ACTIONS or not texts or not fits:
         _refuse(rule.name)
-    try:
+    with ending_graph(breaks.RAISES, rule.name, re.error):
         looked_for = re.compile(message, re.I) if message else None, re.compile(module) if module else None
-    except re.error as error:
-        raise GraphBreak(breaks.RAISES, str(error)) from None
     _set(tx, _with(_filters(tx), (action, looked_for[0], category, looked_for[1], line), bool(found["append"])))
     return [], given
 

@@ -33,7 +33,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
 from dynajit.values.core.registry import Model, asked_first, builtin, by_tracing, constructor, models_of, pure
-from dynajit.values.core.slots import raising
+from dynajit.values.core.slots import ending_graph, raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
@@ -223,10 +223,8 @@ def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -
 
 @models_of(operator.itemgetter, operator.attrgetter, operator.methodcaller)
 def _getter(kind: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    try:
+    with ending_graph(breaks.RAISES, kind.__name__, TypeError):  # of names that are no strings
         kind(*(arg.value if isinstance(arg, ConstVal) else object() for arg in args))
-    except TypeError:  # names that are no strings
-        raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() takes other arguments") from None
     return GetterVal(kind, args, kwargs)
 
 

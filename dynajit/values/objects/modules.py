@@ -15,7 +15,7 @@ from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
-from dynajit.values.core.slots import AsksClass
+from dynajit.values.core.slots import AsksClass, ending_graph
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import bind, guard_missing, in_python, is_data_descriptor, lookup_type
@@ -55,10 +55,8 @@ class LibraryVal(AsksClass, RealVal):
         return tx.same_object(self, other) if kind.__eq__ is object.__eq__ else None
 
     def hash_key(self, tx: Tracer) -> object:
-        try:
+        with ending_graph(breaks.RAISES, f"the hash of {self.describe()}", Exception):  # of something that it holds
             hash(self.obj)
-        except Exception:  # of something that the object holds
-            raise GraphBreak(breaks.RAISES, f"TypeError: {self.describe()} has no hash") from None
         kind: Any = type(self.obj)
         if kind.__hash__ is object.__hash__:
             tx.guard(self.source, "ID", self.obj)

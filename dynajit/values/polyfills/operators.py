@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_NAMES = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "<<": "lshift", ">>": "rshift", "&": "and_", "|": "or_", "^": "xor",
-}  # fmt: skip
+#: what the special methods of binary operators are called
+NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"}
+NAMES |= {"<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor"}
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "divmod()": divmod,
-    **{symbol: getattr(operator, name) for symbol, name in _NAMES.items()},
-    **{f"{symbol}=": getattr(operator, f"i{name.rstrip('_')}") for symbol, name in _NAMES.items()},
+    **{symbol: getattr(operator, f"__{name}__") for symbol, name in NAMES.items()},
+    **{f"{symbol}=": getattr(operator, f"__i{name}__") for symbol, name in NAMES.items()},
 }
 _HEAP_TYPE = 1 << 9
 _SEQUENCES = (list, tuple, str, bytes, bytearray, deque)

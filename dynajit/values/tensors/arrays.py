@@ -20,7 +20,7 @@ from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import INPLACE
-from dynajit.values.core.slots import raising
+from dynajit.values.core.slots import ending_graph, raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -237,10 +237,8 @@ def make_tensor(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwarg
     named = {name: _real(arg) for name, arg in kwargs.items()}
     if named.get("requires_grad"):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "making a tensor that requires grad of an array")
-    try:
+    with ending_graph(breaks.OP_RAISES, f"a tensor of {first.describe()}", TypeError, ValueError, RuntimeError):
         made = fn(*reals, **named).clone()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise GraphBreak(breaks.OP_RAISES, f"a tensor of {first.describe()}: {error}") from None
     if fn is not torch.tensor:
         owner = first
         while owner.owner is not None:

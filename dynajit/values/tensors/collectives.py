@@ -25,6 +25,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.objects import ObjVal
@@ -62,10 +63,8 @@ def _ask(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value
     call = functools.partial(
         function, *(real_of(tx, arg) for arg in args), **{n: real_of(tx, v) for n, v in kwargs.items()}
     )
-    try:
+    with ending_graph(breaks.RAISES, function.__name__, ValueError, RuntimeError):
         found = call()
-    except (ValueError, RuntimeError) as error:
-        raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}", error) from None
     known = functools.partial(_says, call, found)
     tx.guard(ConstSource(function, function.__name__), "PREDICATE", known, f"says {found}")
     return tx.from_real(found)
@@ -83,11 +82,9 @@ def _of_mesh(function: types.FunctionType, tx: Tracer, mesh: Value, *args: Value
     """What a mesh says of itself, which never changes."""
     given = tuple(real_of(tx, arg) for arg in (mesh, *args))
     named = {name: real_of(tx, value) for name, value in kwargs.items()}
-    try:
-        found = function(*given, **named)
-    except (KeyError, RuntimeError) as error:
-        raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}", error) from None
     ask = functools.partial(function, *given, **named)
+    with ending_graph(breaks.RAISES, function.__qualname__, KeyError, RuntimeError):
+        found = ask()
     return tx.wrap(found, CallSource(ConstSource(ask, function.__name__), _called, "{}()"))
 
 

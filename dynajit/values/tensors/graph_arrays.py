@@ -24,6 +24,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import BINARY
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import arrays, numpy_numbers
@@ -230,10 +231,8 @@ class GraphArrayVal(Value):
         """Break where NumPy would refuse to convert."""
         if not numpy.can_cast(getattr(new, "dtype", self.dtype), self.dtype, "same_kind"):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"writing {value.describe()} into {self.describe()}")
-        try:
+        with ending_graph(breaks.OP_RAISES, "writing an array", TypeError, ValueError, OverflowError):
             self.sample()[...] = new
-        except (TypeError, ValueError, OverflowError) as error:
-            raise GraphBreak(breaks.OP_RAISES, f"writing an array: {error}") from None
 
     def operate(self, tx: Tracer, function: Callable[..., Any], operands: Sequence[Value]) -> Value:
         ufunc = UFUNCS.get(function, function)
@@ -372,10 +371,8 @@ def as_tensor(tx: Tracer, value: Value, dtype: Any = None) -> Value:
 
 
 def _torch_dtype(dtype: Any) -> ConstVal:
-    try:
+    with ending_graph(breaks.UNSUPPORTED_VALUE, f"a NumPy array of {dtype}", TypeError):
         return ConstVal(torch.from_numpy(numpy.empty(0, dtype)).dtype)
-    except TypeError:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy array of {dtype}") from None
 
 
 def _constant(value: Value) -> Any:
@@ -477,10 +474,8 @@ def _computes_floats(args: Sequence[Value]) -> bool:
 def _common(tx: Tracer, ufunc: Any, args: Sequence[Value]) -> Sequence[Value]:
     """The arguments in the dtypes that the ufunc computes in."""
     given = [arg.dtype if computed(arg) else _weak(_constant(arg)) for arg in args]
-    try:
+    with ending_graph(breaks.OP_RAISES, f"numpy.{ufunc.__name__}", TypeError, AttributeError):
         wanted = ufunc.resolve_dtypes((*given, *(None for _ in range(ufunc.nout))))
-    except (TypeError, AttributeError) as error:
-        raise GraphBreak(breaks.OP_RAISES, f"numpy.{ufunc.__name__}: {error}") from None
     return [
         GraphArrayVal(_tensor(as_tensor(tx, arg, dtype)), _is_scalar(arg))
         for arg, dtype in zip(args, wanted[: len(args)], strict=True)
@@ -513,12 +508,10 @@ def compute(
     if name.startswith("linalg."):
         for sample in samples:
             _make_regular(sample)
-    try:
-        with numpy.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            expected = function(*samples, **named)
-    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
-        raise GraphBreak(breaks.OP_RAISES, f"numpy.{name}: {type(error).__name__}: {error}") from None
+    refused = ending_graph(breaks.OP_RAISES, f"numpy.{name}", TypeError, ValueError, IndexError, ArithmeticError)
+    with refused, numpy.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = function(*samples, **named)
     found = tx.torch_op(
         "call_function",
         numpy_call,

@@ -16,7 +16,8 @@ import torch
 from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, constructor
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.slots import ending_graph
+from dynajit.values.core.value import Tracer, Value
 from dynajit.values.effects.table import Arguments, Gives, Rule, State, apply, model_of, refuse
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.graph_arrays import MAX_ELEMENTS, ArrayMemory, GraphArrayVal, numpy_dtype
@@ -87,10 +88,8 @@ def _draws(cls: Any, function: Any) -> None:
         values = _known(name, [*args, *kwargs.values()])
         named = dict(zip(kwargs, values[len(args) :], strict=True))
         fresh = cls(0) if cls is _CLASSES[0] else numpy.random.default_rng(0)
-        try:
+        with ending_graph(breaks.RAISES, name, TypeError, ValueError):
             found = function(fresh, *values[: len(args)], **named)
-        except (TypeError, ValueError) as error:
-            raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}") from None
         given = [self, *map(ConstVal, values[: len(args)])]
         options: dict[str, Value] = {key: ConstVal(value) for key, value in named.items()}
         if type(found) in (int, float):

@@ -15,6 +15,7 @@ import torch
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.registry import builtin, constructor, models_of
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal, decide
@@ -72,10 +73,8 @@ def _without_scalars(
     if not scalars:
         return data, kwargs
     given = kwargs.get("dtype", ConstVal(None)).const()
-    try:
+    with ending_graph(breaks.OP_RAISES, "a tensor of NumPy's scalars", TypeError, ValueError, RuntimeError):
         dtype = fn(ones, dtype=given).dtype
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise GraphBreak(breaks.OP_RAISES, f"a tensor of NumPy's scalars: {error}") from None
     return made, {**kwargs, "dtype": ConstVal(dtype)}
 
 

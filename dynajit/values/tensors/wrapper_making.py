@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values.core.registry import builtin
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import MISSING
 from dynajit.values.scalars.constant import is_literal
@@ -85,10 +86,8 @@ def finish_wrapper(tx: Tracer, made: Value) -> None:
     if not isinstance(made, RawWrapperVal) or made.finished:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making {made.describe()}")
     raw: Any = made.fake
-    try:
+    with ending_graph(breaks.UNSUPPORTED_TENSOR, "its class raises", Exception):  # whatever code of the class does
         flat = Flattened(raw)
-    except Exception as error:  # whatever code of the class raises
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"its class raises {type(error).__name__}") from None
     known = pytree.tree_leaves((flat.context, flat.size, flat.stride))
     inner = [made.attributes[name] for name in flat.names if _is_tensor(made.attributes.get(name))]
     if any(isinstance(part, torch.Tensor) or is_symbolic(part) for part in known) or len(inner) < len(flat.names):
