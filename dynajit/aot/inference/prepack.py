@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.rewrite import Copy, compute
+from dynajit.aot.rewrite import call, compute, copied, cut, results_of
 from dynajit.aot.trace import has_symbols
 from dynajit.graph.meta import value_of
 from dynajit.nested import reached
@@ -36,144 +36,100 @@ class Split:
     values: list[Any]
 
 
-class _GivesUp(Exception):
-    """The graph stays whole."""
-
-
 def split(gm: GraphModule, weights: frozenset[int]) -> Split | None:
     """The two graphs; None where nothing is gained or can be told."""
-    inputs = gm.graph.find_nodes(op="placeholder")
-    if any(has_symbols(value_of(node)) for node in inputs):
+    if any(has_symbols(value_of(node)) for node in gm.graph.find_nodes(op="placeholder")):
         return None
     for packs in (True, False):
+        whole = copied(gm)
+        constant = _constants(whole.graph, weights)
         try:
-            made = _Splitter(gm, weights, packs).run()
-        except _GivesUp:
+            if packs:
+                _pack(whole.graph, constant)
+        except (RuntimeError, ValueError, TypeError, KeyError):  # an operator does not take the libraries' layouts
             continue
+        made = _parted(whole, constant)
         return made if made.values else None
     return None
 
 
-class _Splitter:
-    """The two graphs while they are being written."""
+def _constants(graph: Graph, weights: frozenset[int]) -> set[Node]:
+    """Nodes whose value is decided by constant inputs."""
+    written = {node.args[0] for node in graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    inputs = graph.find_nodes(op="placeholder")
+    found = {node for position, node in enumerate(inputs) if position in weights and node not in written}
+    escaping = _escaping(graph)
+    for node in graph.nodes:
+        follows = node.op == "call_function" and node not in escaping and bool(node.all_input_nodes)
+        if follows and found.issuperset(node.all_input_nodes) and facts(node.target).pure:
+            found.add(node)
+    return found
 
-    def __init__(self, gm: GraphModule, weights: frozenset[int], packs: bool) -> None:
-        self.gm = gm
-        self.packs = packs
-        self.escaping = _escaping(gm.graph)
-        self.constant = self._constants(weights)
-        self.early, self.main = Copy(gm), Copy(gm)
-        self.inputs: list[Node] = []  # of the main graph: the constants
-        self.made: list[Node] = []  # what the graph of constants returns
-        self.values: list[Any] = []
 
-    def run(self) -> Split:
-        for node in self.gm.graph.find_nodes(op="placeholder"):
-            self.early.take(node)
-            self.main.take(node)
-        for node in self.gm.graph.nodes:
-            if node.op == "output":
-                self._outputs(node)
-            elif node not in self.main.of and node not in self.constant:
-                self._copy(node)
-        self.early.graph.output(tuple(self.made))
-        return Split(self.early.module(), self.main.module(), self.values)
+def _escaping(graph: Graph) -> set[Node]:
+    """Nodes whose memory the outputs have: a constant must not be handed out."""
+    results = graph.output_node().all_input_nodes
+    return {*reached(results, lambda node: node.all_input_nodes if facts(node.target).is_view else ())}
 
-    def _constants(self, weights: frozenset[int]) -> set[Node]:
-        """Nodes whose value is decided by constant inputs."""
-        written = {node.args[0] for node in self.gm.graph.nodes if node.target is aten.copy_.default}
-        found: set[Node] = set()
-        position = 0
-        for node in self.gm.graph.nodes:
-            if node.op == "placeholder":
-                if position in weights and node not in written:
-                    found.add(node)
-                position += 1
-            elif self._follows(node, found):
-                found.add(node)
-        return found
 
-    def _follows(self, node: Node, constant: set[Node]) -> bool:
-        if node.op != "call_function" or node in self.escaping or not node.all_input_nodes:
-            return False
-        return all(argument in constant for argument in node.all_input_nodes) and facts(node.target).pure
+def _parted(gm: GraphModule, constant: set[Node]) -> Split:
+    """The graph cut in two. A view of a constant is taken again in the main graph."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    handed: set[Node] = set()
+    again: set[Node] = set()
+    for node in (gm.graph.output_node(), *reversed(calls)):
+        if node not in constant or node in again:
+            for one in constant.intersection(node.all_input_nodes):
+                is_view = facts(one.target).is_view and one.target is not operator.getitem
+                (again if is_view else handed).add(one)
+    inputs = gm.graph.find_nodes(op="placeholder")
+    given = [node for node in calls if node in handed]
+    early = {*reached(given, lambda node: node.all_input_nodes)}
+    main = [node for node in calls if node not in constant or node in again]
+    return Split(
+        cut(gm, [node for node in calls if node in early], inputs, given),
+        cut(gm, main, [*inputs, *given], results_of(gm)),
+        [node.meta["val"] for node in given],
+    )
 
-    # ---- copying
 
-    def _copy(self, node: Node) -> Node:
-        """The node in the main graph."""
-        packed = _PACKED.get(node.target) if self.packs else None
-        if packed is not None:
-            made = packed(self, node)
-            if made is not None:
-                self.main.of[node] = made
-                return made
-        for argument in node.all_input_nodes:
-            self.in_main(argument)
-        made = self.main.take(node)
-        return self._with_value(made) if self.packs and node.op == "call_function" else made
+# ---- packed weights
 
-    def _with_value(self, node: Node) -> Node:
-        """The node with its fake value, which layouts before it may have changed."""
-        values = [value_of(argument) for argument in node.all_input_nodes]
-        if node.target is aten.view.default and not _can_view(values[0], node.args[1]):
-            with self.main.graph.inserting_before(node):
-                whole = self.call(node, aten.clone.default, node.args[0], memory_format=torch.contiguous_format)
-            node.args = (whole, node.args[1])
-        node.meta["val"] = self._value(node)
-        return node
 
-    def _value(self, node: Node) -> Any:
-        try:
-            return compute(node)
-        except (RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise _GivesUp from error
+def _pack(graph: Graph, constant: set[Node]) -> None:
+    """Have operators take packed weights, which are further constants, and give results in the layouts that they had.
+    Fake values are found anew, since layouts change."""
+    end = graph.output_node()
+    results: Any = end.args[0]
+    before = [value_of(result) if isinstance(result, Node) else None for result in results]
+    gone: set[Node] = set()
+    for node in [node for node in graph.nodes if node.op == "call_function" and node not in constant]:
+        if node in gone:
+            continue
+        with graph.inserting_before(node):
+            made = _PACKED[node.target](node, constant) if node.target in _PACKED else None
+            if made is None:
+                _find_value(node)
+                continue
+        packed, replaced = made
+        for old in reversed(replaced):
+            old.replace_all_uses_with(packed)
+            graph.erase_node(old)
+        gone.update(replaced)
+    given = list(end.args[0])  # type: ignore[arg-type]
+    with graph.inserting_before(end):
+        for at, (result, wanted) in enumerate(zip(given, before, strict=True)):
+            if isinstance(wanted, torch.Tensor) and value_of(result).stride() != wanted.stride():
+                blank = call(result, aten.new_empty_strided.default, result, wanted.shape, wanted.stride())
+                given[at] = call(result, aten.copy.default, blank, result)
+    end.args = (tuple(given),)
 
-    def in_main(self, node: Node) -> Node:
-        """The node as the main graph has it: a constant becomes one of its inputs, a view of one is taken again."""
-        if node not in self.main.of:
-            is_view = facts(node.target).is_view and node.target is not operator.getitem
-            self.main.of[node] = self._copy(node) if is_view else self.constant_input(node, self.in_early(node))
-        return self.main.of[node]  # type: ignore[no-any-return]
 
-    def in_early(self, node: Node) -> Node:
-        """The node in the graph of constants."""
-        if node not in self.early.of:
-            for argument in node.all_input_nodes:
-                self.in_early(argument)
-            self.early.take(node)
-        return self.early.of[node]  # type: ignore[no-any-return]
-
-    def constant_input(self, node: Node, made: Node) -> Node:
-        """An input of the main graph for what `made` of the other gives; `node` has its fake value."""
-        last = self.inputs[-1] if self.inputs else self.main.graph.find_nodes(op="placeholder")[-1]
-        with self.main.graph.inserting_after(last):
-            found = self.main.graph.placeholder(f"constant_{len(self.inputs)}")
-        found.meta["val"] = node.meta["val"]
-        self.inputs.append(found)
-        self.made.append(made)
-        self.values.append(node.meta["val"])
-        return found
-
-    def call(self, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A node of the main graph in the place of `like`."""
-        made = self.main.graph.call_function(target, args, kwargs)
-        made.meta = dict(like.meta)
-        made.meta["val"] = self._value(made)
-        return made
-
-    def _outputs(self, node: Node) -> None:
-        """The outputs, in the layouts that they had."""
-        results = []
-        for before in node.args[0]:  # type: ignore[union-attr]
-            after = self.in_main(before) if isinstance(before, Node) else before
-            if isinstance(after, Node) and isinstance(value := value_of(after), torch.Tensor):
-                wanted = before.meta["val"]  # type: ignore[union-attr]
-                if value.stride() != wanted.stride():
-                    after = self.call(before, aten.new_empty_strided.default, after, wanted.shape, wanted.stride())  # type: ignore[arg-type]
-                    after = self.call(before, aten.copy.default, after, self.in_main(before))  # type: ignore[arg-type]
-            results.append(after)
-        self.main.graph.output(tuple(results))
+def _find_value(node: Node) -> None:
+    """Give the node its fake value; where the graph inserts, a copy of what these strides have no view for."""
+    if node.target is aten.view.default and not _can_view(value_of(node.args[0]), node.args[1]):
+        node.args = (call(node, aten.clone.default, node.args[0], memory_format=torch.contiguous_format), node.args[1])
+    node.meta["val"] = compute(node)
 
 
 def _can_view(value: Any, shape: Any) -> bool:
@@ -184,64 +140,57 @@ def _can_view(value: Any, shape: Any) -> bool:
     return True
 
 
-def _escaping(graph: Graph) -> set[Node]:
-    """Nodes whose memory the outputs have: a constant must not be handed out."""
-    results = graph.output_node().all_input_nodes
-    return {*reached(results, lambda node: node.all_input_nodes if facts(node.target).is_view else ())}
+def _reordered(weight: Node, constant: set[Node], reorder: Any, *layout: Any) -> Node:
+    """The weight as the library wants it. To fakes it is the weight itself."""
+    made = weight.graph.call_function(reorder, (weight, *layout))
+    made.meta["val"] = weight.meta["val"]
+    constant.add(made)
+    return made
 
 
-# ---- packed weights
+# what computes the same of packed weights, and the nodes that it is in place of
+Packed = tuple[Node, list[Node]]
 
 
-def _convolution(splitter: _Splitter, node: Node) -> Node | None:
+def _convolution(node: Node, constant: set[Node]) -> Packed | None:
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value = value_of(x)
-    if value is None or value.dim() != 4 or not _packable(value) or transposed or weight not in splitter.constant:
+    if value is None or value.dim() != 4 or not _packable(value) or transposed or weight not in constant:
         return None
-    if bias is not None and bias not in splitter.constant:
+    if bias is not None and bias not in constant:
         return None
     reorder = torch.ops.mkldnn._reorder_convolution_weight.default
-    early = splitter.in_early(weight)  # type: ignore[arg-type]
-    sizes = list(value.shape)
-    made = splitter.early.graph.call_function(reorder, (early, padding, stride, dilation, groups, sizes))
-    packed = splitter.constant_input(weight, made)  # type: ignore[arg-type]
-    pointwise = torch.ops.mkldnn._convolution_pointwise.default
-    operands = (splitter.in_main(x), packed, None if bias is None else splitter.in_main(bias))  # type: ignore[arg-type]
+    packed = _reordered(weight, constant, reorder, padding, stride, dilation, groups, list(value.shape))  # type: ignore[arg-type]
     (user, *others) = node.users
-    after = "relu" if user.target is aten.relu.default and not others else "none"
-    result = splitter.call(node, pointwise, *operands, padding, stride, dilation, groups, after, [], "")
-    if after != "none":
-        splitter.main.of[user] = result
-    return result
+    relu = [user] if user.target is aten.relu.default and not others else []
+    options: tuple[Any, ...] = (padding, stride, dilation, groups, "relu" if relu else "none", [], "")
+    return call(node, torch.ops.mkldnn._convolution_pointwise.default, x, packed, bias, *options), [node, *relu]
 
 
-def _product(splitter: _Splitter, node: Node) -> Node | None:
+def _product(node: Node, constant: set[Node]) -> Packed | None:
     bias = node.args[0] if node.target is aten.addmm.default else None
     x, turned = node.args[-2:]
     value = value_of(x)
     if node.kwargs or value is None or not _packable(value) or not isinstance(turned, Node):
         return None
     weight = turned.args[0] if turned.target in _TRANSPOSITIONS else None
-    if not isinstance(weight, Node) or weight not in splitter.constant or weight.meta["val"].dim() != 2:
+    if not isinstance(weight, Node) or weight not in constant or weight.meta["val"].dim() != 2:
         return None
     shape = weight.meta["val"].shape
     if tuple(turned.meta["val"].shape) != (shape[1], shape[0]) or not weight.meta["val"].is_contiguous():
         return None
-    if bias is not None and (bias not in splitter.constant or tuple(bias.meta["val"].shape) != (shape[0],)):  # type: ignore[union-attr]
+    if bias is not None and (bias not in constant or tuple(bias.meta["val"].shape) != (shape[0],)):  # type: ignore[union-attr]
         return None
     rows = value.shape[0]
-    early = splitter.in_early(weight)
-    made = splitter.early.graph.call_function(torch.ops.mkl._mkl_reorder_linear_weight.default, (early, rows))
-    packed = splitter.constant_input(weight, made)
-    operands = (splitter.in_main(x), packed, splitter.in_main(weight), None if bias is None else splitter.in_main(bias))  # type: ignore[arg-type]
-    return splitter.call(node, torch.ops.mkl._mkl_linear.default, *operands, rows)
+    packed = _reordered(weight, constant, torch.ops.mkl._mkl_reorder_linear_weight.default, rows)
+    return call(node, torch.ops.mkl._mkl_linear.default, x, packed, weight, bias, rows), [node]
 
 
 def _packable(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype is torch.float32 and x.numel() > 0
 
 
-_PACKED: dict[Any, Callable[[_Splitter, Node], Node | None]] = {}
+_PACKED: dict[Any, Callable[[Node, set[Node]], Packed | None]] = {}
 if torch._C._has_mkldnn:
     _PACKED[aten.convolution.default] = _convolution
     if torch._C.has_mkl and hasattr(torch.ops.mkl, "_mkl_linear"):
