@@ -105,10 +105,9 @@ class AttributeDict(DictVal):
         return found
 
     def _note(self, tx: Tracer, hashed: Any) -> None:
-        tx.journal.changed.append(self)
         if self.source is not None:
             tx.journal.set_item(self.changed_names, hashed, None)
-            tx.journal.touch(self)
+        tx.journal.wrote(self)
 
     # -- generated code
 

@@ -49,8 +49,7 @@ class DequeVal(SequenceVal):
             kept = kept[: self.limit] if left else kept[len(kept) - self.limit :]
         if self.source is not None:
             self.values(tx)
-            tx.journal.touch(self)
-        tx.journal.changed.append(self)
+        tx.journal.wrote(self)
         tx.journal.set_attr(self, "changes", self.changes + 1)
         tx.journal.replace_all(self.items, kept)
 

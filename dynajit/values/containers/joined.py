@@ -8,7 +8,6 @@ joins them to the real one.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,9 +84,8 @@ class _Joined(SequenceVal):
     def length(self, tx: Tracer) -> Value:
         if self._items is not None:
             return super().length(tx)
-        count = outside_length(tx, len(self._real), self._of, type(self._real).__len__)
         more = len(self._before) + len(self._after)
-        return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
+        return outside_length(tx, len(self._real), self._of, type(self._real).__len__, more)
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self._items is None and type(key) is ConstVal and type(key.value) is int:

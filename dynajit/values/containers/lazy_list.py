@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,9 +91,8 @@ class OutsideList(ListVal):
     def length(self, tx: Tracer) -> Value:
         if self._items is not None:
             return super().length(tx)
-        count = outside_length(tx, list.__len__(self._real), self.source, list.__len__)
         more = len(self._added) - sum(self._taken)
-        return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
+        return outside_length(tx, list.__len__(self._real), self.source, list.__len__, more)
 
     def _has_more(self, count: int) -> bool:
         """Whether so many items of the real list are left, guarded."""

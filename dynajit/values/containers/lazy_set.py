@@ -7,7 +7,6 @@ depends on the others: `if step not in seen: seen.add(step)`. All members are gu
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from dynajit.values.containers.set_history import UNKNOWN, History, from_outside
 from dynajit.values.containers.sets import SET_METHODS, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.number_calls import escaped
 
 
@@ -113,8 +111,7 @@ class OutsideSet(SetVal):
     def length(self, tx: Tracer) -> Value:
         if self._whole:
             return super().length(tx)
-        count = outside_length(tx, len(self._real), self.source, set.__len__)  # type: ignore[arg-type]
-        return count.operate(tx, operator.add, [count, ConstVal(len(self._added))]) if self._added else count
+        return outside_length(tx, len(self._real), self.source, set.__len__, len(self._added))  # type: ignore[arg-type]
 
     def truth(self, tx: Tracer) -> bool:
         if self._whole or not self._added:

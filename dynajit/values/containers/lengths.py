@@ -5,21 +5,23 @@ In: a real container's length and its source. Out: the length's model, or a grap
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from dynajit.guards.source import Source, length_source
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import UnreadConst
+from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
 
-def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int]) -> Value:
-    """The length of a container of which nothing else is known; `count_of`: `list.__len__` or the like."""
+def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int], more: int = 0) -> Value:
+    """The length of a container of which nothing else is known, and so many `more`; `count_of`: `list.__len__` or the
+    like."""
     source = length_source(of, count_of)
-    if length_varies(tx, count, source):
-        return tx.wrap(count, source)
-    return UnreadLength(tx, count, of, source)
+    varies = length_varies(tx, count, source)
+    found = tx.wrap(count, source) if varies else UnreadLength(tx, count, of, source)
+    return found.operate(tx, operator.add, [found, ConstVal(more)]) if more else found
 
 
 def length_varies(tx: Tracer, count: int, length: Source) -> bool:

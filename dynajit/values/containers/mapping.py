@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -240,9 +239,8 @@ class DictVal(Value):
 
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
-            count = outside_length(tx, dict.__len__(self.real_dict), self.source, dict.__len__)
             more = sum(not dict.__contains__(self.real_dict, _plain(hashed)) for hashed in self.written)
-            return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
+            return outside_length(tx, dict.__len__(self.real_dict), self.source, dict.__len__, more)
         return ConstVal(len(self.entries))
 
     def iterate(self, tx: Tracer) -> Value:
@@ -285,10 +283,9 @@ class DictVal(Value):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change."""
-        tx.journal.changed.append(self)
         if self.source is not None:
             self.materialise(tx)
-            tx.journal.touch(self)
+        tx.journal.wrote(self)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         hashed = self._hash_of(tx, key, writes=True)

@@ -459,10 +459,9 @@ class ListVal(SequenceVal):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change, which is recorded in the journal."""
-        tx.journal.changed.append(self)
         if self.source is not None:
             self.values(tx)
-            tx.journal.touch(self)
+        tx.journal.wrote(self)
 
     def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.mutate(tx)

@@ -200,10 +200,7 @@ class SetVal(SetLike):
         """Items in the order in which the real set would give them, where that is known."""
         if len(self.entries) <= 1:
             return list(self.entries.values())
-        try:
-            order = self._in_order()
-        except NotReal:
-            self.unsupported("iteration over several items that are not constants")
+        order = self._in_order()
         if order is None:
             self.unsupported("the order of a set from outside that was changed, or of one that was made of it")
         return [self.entries[key] for key in order.values()]
@@ -255,12 +252,10 @@ class SetVal(SetLike):
 
     def replace(self, tx: Tracer, entries: dict[Any, Value], history: History = UNKNOWN) -> None:
         """Give it these members; `history`: how it comes to them."""
-        tx.journal.changed.append(self)
+        tx.journal.wrote(self)
         tx.journal.set_attr(self, "history", history)
         if not self.entries.keys() <= entries.keys():
             tx.journal.set_attr(self, "removals", self.removals + 1)
-        if self.source is not None:
-            tx.journal.touch(self)
         tx.journal.replace_all(self.entries, entries)
         self.placed(tx)
 
@@ -360,9 +355,7 @@ def add(tx: Tracer, self: SetVal, item: Value) -> None:
     if hashed not in self.entries:
         if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
             self.unsupported("two members of one hash")
-        tx.journal.changed.append(self)
-        if self.source is not None:
-            tx.journal.touch(self)
+        tx.journal.wrote(self)
         tx.journal.set_attr(self, "history", self.history.then("add", (hashed, item)))
         tx.journal.set_item(self.entries, hashed, item)
 

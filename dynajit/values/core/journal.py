@@ -2,7 +2,7 @@
 
 In: undo actions, one for each change of symbolic state. Out: `mark()` and `rollback(mark)`, and the mutated values in
 the order of their first mutation, which the emitted code brings up to date. A model that changes itself calls
-`record` (and `touch` if a real object has to change at run time).
+`record`, and `wrote`, which remembers those that stand for real objects.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Journal:
         if key not in self.dirty:
             self.dirty[key] = value
             self._undo.append(lambda: self.dirty.pop(key, None) and None)
+
+    def wrote(self, value: Any) -> None:
+        """The program changes what `value` stands for: an object made while tracing, or one from outside."""
+        (self.changed.append if value.source is None else self.touch)(value)
 
     def charge(self, items: int) -> None:
         """So many items were copied."""

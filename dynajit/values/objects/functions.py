@@ -58,11 +58,9 @@ class CellVal(Value):
         if self.read_later_at is not None:
             told = "a variable is bound anew that backward reads, of a function that was handed over"
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, told, at=self.read_later_at)
-        tx.journal.changed.append(self)
         tx.journal.set_attr(self, "contents", value)
         tx.journal.set_attr(self, "known", True)
-        if self.source is not None:
-            tx.journal.touch(self)
+        tx.journal.wrote(self)
 
     def changed_places(self) -> Sequence[Source]:
         return () if self.contents_source is None else (self.contents_source,)

@@ -385,10 +385,8 @@ class ObjVal(Value):
         if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
             if value is None and not self._slot_is_full(name, found):
                 raise tx.raised(AttributeError, name)
-            tx.journal.changed.append(self)
             tx.journal.set_item(self.slots, name, value)
-            if self.source is not None:
-                tx.journal.touch(self)
+            tx.journal.wrote(self)
             return
         operation = "__set__" if value is not None else "__delete__"
         setter, _ = lookup_type(type(found), operation)
