@@ -119,13 +119,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
 
     # by places among the inputs of `gm`, which are not those of pieces
     marking = marking_version_exempt(gm, options.compile_fn)
-    piece = functools.partial(
-        compile_joint,
-        compile_fn=options.compile_fn,
-        decompositions=options.decompositions,
-        layouts=options.layouts,
-        repeats=options.repeats,
-    )
+    piece = functools.partial(compile_joint, **vars(options))
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(facts, example_inputs)

@@ -30,23 +30,16 @@ class CutNodes:
         self._copies: dict[fx.Node, fx.Node] = {}
         self._body = fx.Graph()
         for node in self.free:
-            self._placeholder(node)
+            self._copies[node] = _placeholder(self._body, node)
         for node in nodes:
             self._copies[node] = self._body.node_copy(node, self._copies.__getitem__)
-
-    def _placeholder(self, node: fx.Node) -> fx.Node:
-        made = self._body.placeholder(node.name)
-        made.meta.update(example_value=node.meta.get("example_value"))
-        self._copies[node] = made
-        return made
 
     def build(self, inputs: Sequence[fx.Node], name: str, single: bool = False) -> fx.GraphModule:
         """The module that takes the values of `inputs`, in this order, among them all of `free`."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         for node in inputs:
-            made = graph.placeholder(node.name)
-            made.meta.update(example_value=node.meta.get("example_value"))
+            made = _placeholder(graph, node)
             if node in self._copies:
                 copies[self._copies[node]] = made
         for node in self._body.nodes:
@@ -56,6 +49,12 @@ class CutNodes:
         graph.output(outputs[0] if single else tuple(outputs))
         graph.eliminate_dead_code(lambda node: not notes(node).part)
         return torch_compat.graph_module(torch.nn.Module(), graph, name)
+
+
+def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    made = graph.placeholder(node.name)
+    made.meta.update(example_value=node.meta.get("example_value"))
+    return made
 
 
 def _effects(nodes: Sequence[fx.Node]) -> dict[str, Any]:
