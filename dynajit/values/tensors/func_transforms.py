@@ -208,14 +208,6 @@ def _question(function: Any, tx: Tracer, *args: Value) -> Value:
     return ConstVal(function(*(arg.fake for arg in args if isinstance(arg, TensorVal))))
 
 
-@builtin(_C.set_inplace_requires_grad_allowed)
-def allow_requires_grad(tx: Tracer, allowed: Value) -> None:
-    setter, old = _C.set_inplace_requires_grad_allowed, _C.get_inplace_requires_grad_allowed()
-    setter(allowed.const())
-    tx.journal.record(lambda: setter(old))
-    tx.graph.create("call_function", setter, [allowed.const()], {}, {"example_value": None})
-
-
 _LOADS = _FORWARD_AD._maybe_load_decompositions, getattr(_WRAPPERS, "lazy_load_decompositions", None)
 
 

@@ -54,6 +54,8 @@ def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any,
         found.append((torch.set_autocast_enabled, torch.is_autocast_enabled, (kind,)))
         found.append((torch.set_autocast_dtype, torch.get_autocast_dtype, (kind,)))
     found.append((set_hooks_refused, _HOOKS._saved_tensors_hooks_get_disabled_error_message, ()))
+    levels: Any = torch._C._functorch
+    found.append((levels.set_inplace_requires_grad_allowed, levels.get_inplace_requires_grad_allowed, ()))
     for setter, getter in _NAMED_SETTINGS:
         if hasattr(torch._C, setter) and hasattr(torch._C, getter):
             found.append((getattr(torch._C, setter), getattr(torch._C, getter), ()))
