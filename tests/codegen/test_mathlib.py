@@ -132,3 +132,13 @@ def test_sine_and_cosine_of_the_same() -> None:
     (actual,) = cpu.build(plan)(x)
     torch.testing.assert_close(actual, torch.sin(x) + torch.cos(x) * torch.exp(-x * x))
     assert "#define sin_f32 sinf" not in plan.source.partition("#ifdef NAMED")[0]
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_signs_of_zeros(name: str, dtype: torch.dtype) -> None:
+    """A zero has the sign that eager gives it: what is divided by it is an infinity of that sign."""
+    function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
+    x = torch.tensor([0.0, -0.0], dtype=dtype).repeat(20)
+    (actual,) = cpu.build(plan_of(function, x))(x)
+    torch.testing.assert_close(actual.signbit(), function(x).signbit())

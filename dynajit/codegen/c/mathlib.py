@@ -355,8 +355,7 @@ INLINE float tanh_f32(float x) {
   p = FMA32(p * z, x, x);
   float e = exp_down_f32(-2.0f * a);
   float q = (1.0f - e) / (1.0f + e);
-  q = __builtin_copysignf(q, x);
-  return a < 0.625f ? p : q;
+  return __builtin_copysignf(a < 0.625f ? p : q, x); /* p is 0 for -0 */
 }
 """
 
