@@ -162,6 +162,9 @@ def _tree_of(expr: Any) -> Tree:
         return "floordiv", _tree_of(rest), int(expr.args[0].q)
     if kind == "Pow" and not (expr.args[1].is_Integer and expr.args[1] >= 0):
         raise Untranslatable(str(expr))
+    if kind == "Piecewise" and expr.args[-1].args[1] == True:  # noqa: E712  sympy's own truth
+        pairs = [tuple(map(_tree_of, pair.args)) for pair in expr.args]
+        return functools.reduce(lambda rest, pair: ("where", pair[1], pair[0], rest), pairs[-2::-1], pairs[-1][0])
     parts = [_tree_of(part) for part in expr.args]
     if kind in _FOLDED:
         return functools.reduce(lambda left, right: (_FOLDED[kind], left, right), parts)

@@ -7,6 +7,7 @@ of its bounds. One more op: a function that says for each piece where it lies an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
-from dynajit.loopir.size import index_from_start
+from dynajit.loopir.size import begin_of_slice, index_from_start
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]
@@ -113,18 +114,13 @@ def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, aroun
     return build.result(body)
 
 
-def _begin(start: int | None, size: int) -> int:
-    if start is None:
-        return 0
-    return min(max(start + size if start < 0 else start, 0), size)
-
-
 @lowering(aten.slice_backward.default)
 def _slice_backward(
     build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Value:
     dim %= len(build.out.shape)
-    return _placed(build, grad, dim, _begin(start, build.out.shape[dim]), step)
+    begin = begin_of_slice(start, end, step, build.out.shape[dim], grad.shape[dim])
+    return _placed(build, grad, dim, begin, step)
 
 
 @lowering(aten.slice_scatter.default)
@@ -138,7 +134,7 @@ def _slice_scatter(
     step: int = 1,
 ) -> Value:
     dim %= len(x.shape)
-    return _placed(build, source, dim, _begin(start, x.shape[dim]), step, x)
+    return _placed(build, source, dim, begin_of_slice(start, end, step, x.shape[dim], source.shape[dim]), step, x)
 
 
 def _one(build: Builder, x: Value, dim: int) -> Value:
@@ -185,7 +181,7 @@ def _constant_pad(build: Builder, x: Value, pad: Sequence[int], value: Number = 
 def _roll(build: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else list(dims)
-    flat = build.reshape(x, (build.out.numel(),)) if not along else x
+    flat = build.reshape(x, (math.prod(build.out.shape),)) if not along else x
     along = along or [0]
     if len(moves) != len(along):
         raise NotLowered

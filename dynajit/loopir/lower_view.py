@@ -14,7 +14,7 @@ from dynajit.loopir.builder import Builder, position_at
 from dynajit.loopir.index import Index, constant
 from dynajit.loopir.nodes import Value, axes_for
 from dynajit.loopir.registry import NotLowered, lowering
-from dynajit.loopir.size import Size, index_from_start
+from dynajit.loopir.size import begin_of_slice, index_from_start
 
 aten = torch.ops.aten
 
@@ -88,31 +88,10 @@ def _slice(
 ) -> Value:
     dim %= len(x.shape)
     size = x.shape[dim]
-    begin = 0 if start is None else _begin(start, size)
-    if begin is None:  # how much is left says where it began
-        if step != 1 or isinstance(end, Size) or (end is not None and end < _TO_THE_END):
-            raise NotLowered("a slice that may begin before the first element")
-        begin = size - build.out.shape[dim]
+    begin = begin_of_slice(start, end, step, size, build.out.shape[dim])
     return build.view(
         x, build.out.shape, lambda axes: [a * step + begin if i == dim else a for i, a in enumerate(axes)]
     )
-
-
-# From here on the end of a slice is that of what it is a slice of.
-_TO_THE_END = 1 << 62
-
-
-def _begin(start: Any, size: Any) -> Any:
-    """Where a slice begins; None where a symbolic size decides whether that is before the first element."""
-    if isinstance(start, int) and isinstance(size, int):
-        return min(max(start + size if start < 0 else start, 0), size)
-    if isinstance(start, int):  # torch has guarded that it does not begin behind the last
-        if start >= 0:
-            return start
-        return start + size if start + size >= 0 else None
-    if not start >= 0:
-        raise NotLowered
-    return start
 
 
 @lowering(aten.select.int)

@@ -339,6 +339,25 @@ def index_from_start(index: Any, size: Any) -> Any:
     raise Undecided(repr(index))
 
 
+# From here on the end of a slice is that of what it is a slice of.
+_TO_THE_END = 1 << 62
+
+
+def begin_of_slice(start: Any, end: Any, step: int, size: Any, length: Any) -> Any:
+    """Where a slice that is so long begins. Undecided where it may be before the first element, or not."""
+    start = 0 if start is None else start
+    if isinstance(start, int) and isinstance(size, int):
+        return min(max(start + size if start < 0 else start, 0), size)
+    if start >= 0:  # torch has guarded that it does not begin behind the last
+        return start
+    if isinstance(start, int):
+        if start + size >= 0:
+            return start + size
+        if step == 1 and (end is None or (isinstance(end, int) and end >= _TO_THE_END)):
+            return size - length  # how much is left says where it began
+    raise Undecided(f"a slice that may begin before the first element: {start!r}")
+
+
 class SizeTable:
     """The symbols of one graph."""
 
