@@ -37,7 +37,7 @@ from dynajit.aot.subclasses import (
     wrapped,
 )
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
-from dynajit.aot.training.late_views import with_late_views
+from dynajit.aot.training.late_views import loses_its_place, with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
 from dynajit.aot.training.pieces import in_pieces, regions_of
 from dynajit.config import config
@@ -147,21 +147,31 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         if graph is None:
             if facts.outs:
                 return _as_captured(gm, "AOTAutograd, which its writes or transforms need, gives no out= another size")
-            if differentiated:
-                for cut in (in_pieces, split_after_optimizer_step, with_late_views):
-                    whole = cut(facts, example_inputs, piece)
-                    if whole is not None:
-                        return whole
-                if regions_of(gm):
-                    return _as_captured(gm, "it has effects beside its checkpointed regions")
-            if any(map(gives_nothing, gm.graph.nodes)):
-                return _as_captured(gm, "AOTAutograd drops its operators that give nothing")
+            trained = (in_pieces, split_after_optimizer_step) if differentiated else ()
+            for cut in (*trained, with_late_views):
+                whole = cut(facts, example_inputs, piece)
+                if whole is not None:
+                    return whole
+            lost = _what_autograd_loses(facts, differentiated)
+            if lost is not None:
+                return _as_captured(gm, lost)
             return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=marking))
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
         note_graph(graph.module, original=torch_compat.forward_of(gm))
     compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, torch_compat.forward_of(gm), compiled)
+
+
+def _what_autograd_loses(graph: GraphFacts, differentiated: bool) -> str | None:
+    """What AOTAutograd would get wrong of a graph that is in one piece."""
+    if any(loses_its_place(graph, node) for node in graph.returned):
+        return "a result is a view, of a size that varies, of an input that it writes"
+    if differentiated and regions_of(graph.gm):
+        return "it has effects beside its checkpointed regions"
+    if any(map(gives_nothing, graph.gm.graph.nodes)):
+        return "AOTAutograd drops its operators that give nothing"
+    return None
 
 
 def _from_few_layers(

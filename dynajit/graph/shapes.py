@@ -204,6 +204,8 @@ class Shapes:
         levels = temporarily_clear_interpreter_stack()
         with levels, torch.inference_mode(real.is_inference()), torch.enable_grad(), self.mode:
             fake = self._in_memory(real, sizes, strides)
+            torch._C._set_conj(fake, real.is_conj())
+            torch._C._set_neg(fake, real.is_neg())
             if real.requires_grad:
                 fake.requires_grad_()
                 base = real._base if real._is_view() else None

@@ -1,13 +1,14 @@
-"""Results that are views which autograd lets nobody write: they are taken after the graph, by torch itself.
+"""Results that are views which what is compiled can't give: they are taken after the graph, by torch itself.
 
-In:  a torch-level graph that trains. Out: a callable that runs what is compiled of it, and takes these views of what
-that returns. A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the
-several views that `unbind`, `split` or `chunk` make.
+In:  a torch-level graph. Out: a callable that runs what is compiled of it, and takes these views of what that returns.
+A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the several views
+that `unbind`, `split` or `chunk` make. And where sizes vary a view of an input that the graph writes is given by places
+in memory, of which AOTAutograd knows those in what was computed to be copied there, not those in the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +26,10 @@ def with_late_views(
 ) -> Callable[..., Any] | None:
     """The graph with such views taken late; None where it returns none, or they can't be told apart from the rest."""
     gm, calls = graph.gm, graph.calls
-    views = [node for node in graph.returned if _is_one_of_several(value_of(node))]
+    views = [node for node in graph.returned if _is_one_of_several(value_of(node)) or loses_its_place(graph, node)]
     if not views or graph.has_levels or any(node.target is torch._C._set_grad_enabled for node in calls):
         return None
-    ways = [list(_way_to(view)) for view in views]
+    ways = [list(_way_to(view, graph.given)) for view in views]
     late = {node for way in ways for node in way}
     if not late.isdisjoint(graph.writes):
         return None
@@ -46,6 +47,18 @@ def with_late_views(
     return PartitionedCall(gm, [main, tail])
 
 
+def loses_its_place(graph: GraphFacts, node: Node) -> bool:
+    """Whether it is a view of an input that the graph writes, with sizes that vary on the way to it."""
+    own = memory(node)
+    if node.op == "placeholder" or own not in graph.given or own not in graph.written:
+        return False
+    return any(_varies(value_of(part)) for part in (*graph.inputs, *graph.calls) if memory(part) == own)
+
+
+def _varies(value: torch.Tensor) -> bool:
+    return any(type(number) is not int for number in (*value.shape, *value.stride(), value.storage_offset()))
+
+
 def _is_one_of_several(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
@@ -55,18 +68,19 @@ def _is_one_of_several(value: Any) -> bool:
     )
 
 
-def _way_to(view: Node) -> Iterator[Node]:
-    """The calls from a tensor that is no view, or from an input, to the view: each takes the memory of the former."""
+def _way_to(view: Node, given: Collection[int | None]) -> Iterator[Node]:
+    """The calls from a tensor that is no view, or from an input, to the view: each takes the memory of the former.
+    `given`: the memory of inputs."""
     own = memory(view)
     waiting = [view]
     while waiting:
         node = waiting.pop()
-        if node.op.startswith("call") and _is_of(value_of(node), own):
+        if node.op.startswith("call") and _is_of(value_of(node), own, own in given):
             yield node
             waiting.extend(node.all_input_nodes)
 
 
-def _is_of(value: Any, own: int | None) -> bool:
-    """Whether it is a view of this memory, or several of them."""
+def _is_of(value: Any, own: int | None, given: bool) -> bool:
+    """Whether it is a view of this memory, or several of them. `given`: no call of the graph made the memory."""
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return bool(parts) and all(memory_of(part) == own and part._is_view() for part in parts)
+    return bool(parts) and all(memory_of(part) == own and (given or part._is_view()) for part in parts)

@@ -1,0 +1,112 @@
+"""Inputs whose sizes vary, in memory of every kind (conjugated, negated, behind others, with gaps): views, parts,
+and the views of inputs that a graph writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dynajit.testing import assert_same
+
+BACKENDS = ["eager", "aot_eager", "codegen"]
+Make = Callable[[int], Tensor]
+
+
+def _rows(n: int) -> Tensor:
+    return torch.arange(1.0, 2 * n + 1).reshape(n, 2)
+
+
+_LAYOUTS: dict[str, Make] = {
+    "plain": _rows,
+    "behind": lambda n: torch.cat([_rows(n), _rows(n)])[n:],
+    "gaps": lambda n: _rows(2 * n)[::2],
+    "turned": lambda n: _rows(n).t().contiguous().t(),
+    "of a leaf": lambda n: (torch.cat([_rows(n), _rows(n)]).requires_grad_() * 1)[n:],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "make",
+    [lambda n: (torch.arange(n) * (1 + 2j)).conj(), lambda n: (torch.arange(n) * (1 + 2j)).conj().imag],
+    ids=["conjugated", "negated"],
+)
+def test_what_memory_stands_for(make: Make, backend: str) -> None:
+    def looks(x: Tensor) -> Any:
+        return x.is_conj(), x.is_neg(), x * 2, x[1:], x.clone()
+
+    assert_same(looks, make(3), then=[(make(4),), (make(5),)], repeat=1, backend=backend)
+
+
+_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "view_as": lambda x: x.view_as(x),
+    "head": lambda x: x[: x.shape[0] - 1],
+    "row of the tail": lambda x: x[1 : x.shape[0]][0],
+    "expand": lambda x: x.expand(2, *x.shape),
+    "detach": lambda x: x.detach(),
+    "diagonal": lambda x: x.view_as(x).diagonal(),
+}
+_WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "input": lambda x, v: x.mul_(3),
+    "part": lambda x, v: x[1:].add_(1),
+    "view": lambda x, v: v.add_(1) if v.dim() < 3 else x.zero_(),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", _WRITES)
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("view", _VIEWS)
+def test_views_of_written_inputs(view: str, layout: str, write: str, backend: str) -> None:
+    def looks_at_it(x: Tensor) -> Any:
+        v = _VIEWS[view](x)
+        _WRITES[write](x, v)
+        return v, x * 2
+
+    make = _LAYOUTS[layout]
+    assert_same(looks_at_it, make(2), then=[(make(4),), (make(5),)], repeat=1, backend=backend)
+
+
+def _from_the_end(x: Tensor) -> Any:
+    y = x.clone()
+    y[-3:] += 1
+    y[-4:-1] *= 2
+    y[-3::2] = 9
+    return y, x[-3:] * 2, x[:-3], torch.slice_scatter(x, x[-3:] * 2, 0, -3)
+
+
+def _gradient_from_the_end(x: Tensor) -> Any:
+    x = x.clone().requires_grad_()
+    ((x[-3:] ** 2).sum() + (x[-4:-1] * x[1:2]).sum()).backward()
+    return x.grad
+
+
+def _rolls(x: Tensor) -> Any:
+    return x.roll(1), x.roll(-1, 1), x.roll((1, 1), (0, 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_from_the_end, _gradient_from_the_end, _rolls])
+def test_parts_that_may_begin_before_the_first(program: Callable[[Tensor], Any], backend: str) -> None:
+    others = [(_rows(n),) for n in (6, 2, 3, 7)]
+    assert_same(program, _rows(5), then=others, repeat=1, backend=backend)
+
+
+def _narrow(x: Tensor, at: Tensor) -> Any:
+    return x.narrow(0, at.item(), 1) * 2
+
+
+def _write_narrowed(x: Tensor, at: Tensor) -> Any:
+    x.narrow(0, at.item(), 1).add_(1)
+    return x.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_narrow, _write_narrowed])
+def test_narrow_where_data_says(program: Callable[..., Any], backend: str) -> None:
+    others = [(_rows(4), torch.tensor(at)) for at in (2, 0, -1, -2, 3, -4)]
+    assert_same(program, _rows(4), torch.tensor(1), then=others, repeat=1, backend=backend, fullgraph=True, graphs=1)
