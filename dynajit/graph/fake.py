@@ -48,6 +48,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
     # whether an operation ran that raises for some values, since somebody who asks set it to False
     looked_at_values: bool | None = None
+    made_numbers = False  # whether one ran that makes a number of a tensor, since somebody who asks set it to False
     _inside = False  # of one of torch's fake kernels
     _converts = False  # a real tensor into a fake one
     _made_ragged = 0
@@ -105,6 +106,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise RuntimeError(refused)
         if self.looked_at_values is False:
             self.looked_at_values = looks_at_values(func, args)
+        self.made_numbers |= func is torch.ops.aten._local_scalar_dense.default
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
                 return torch.ops.aten.mul.Tensor(args[0], torch.ops.aten.pow.Scalar(2.0, args[1]))

@@ -331,7 +331,7 @@ def index_from_start(index: Any, size: Any) -> Any:
     """An index of an item of so many, counted from the first one; no remainder, which nothing tells of a size that is
     known when the graph runs. Undecided where it may be negative or not, or where nothing has seen that there is such
     an item: of one that tensors' values decide."""
-    of_data = isinstance(index, Size) and any(symbol.of_data for key in index.terms for symbol in key)
+    of_data = _is_of_data(index)
     if index >= 0 and (not of_data or index < size):
         return index
     if index < 0 and (not of_data or index >= -size):
@@ -344,11 +344,12 @@ _TO_THE_END = 1 << 62
 
 
 def begin_of_slice(start: Any, end: Any, step: int, size: Any, length: Any) -> Any:
-    """Where a slice that is so long begins. Undecided where it may be before the first element, or not."""
+    """Where a slice that is so long begins. Undecided where it may be before the first element, or not,
+    or where only tensors' values tell whether it is behind the last."""
     start = 0 if start is None else start
     if isinstance(start, int) and isinstance(size, int):
         return min(max(start + size if start < 0 else start, 0), size)
-    if start >= 0:  # torch has guarded that it does not begin behind the last
+    if start >= 0 and (not _is_of_data(start) or start <= size):  # torch has guarded what data doesn't decide
         return start
     if isinstance(start, int):
         if start + size >= 0:
@@ -356,6 +357,10 @@ def begin_of_slice(start: Any, end: Any, step: int, size: Any, length: Any) -> A
         if step == 1 and (end is None or (isinstance(end, int) and end >= _TO_THE_END)):
             return size - length  # how much is left says where it began
     raise Undecided(f"a slice that may begin before the first element: {start!r}")
+
+
+def _is_of_data(number: Any) -> bool:
+    return isinstance(number, Size) and any(symbol.of_data for key in number.terms for symbol in key)
 
 
 class SizeTable:

@@ -185,3 +185,52 @@ def test_gradients_of_items_that_data_chooses(backend: str) -> None:
         tags = torch.randint(0, 3, (4,))
         wanted, found = (torch.autograd.grad(fn(x, tags, moves), (x, moves)) for fn in (crf, compiled))
         torch.testing.assert_close(found, wanted)
+
+
+def _zeroed(x: Tensor, t: Tensor) -> Tensor:
+    x = x * 2
+    x.narrow(0, t.item(), 1).zero_()
+    return x.sin()
+
+
+NARROWED: dict[str, Any] = {
+    "by item": lambda x, t: x.narrow(0, t.item(), 1) + 1,
+    "that of more": lambda x, t: x.narrow(0, t.item(), 2).sum(0),
+    "so many": lambda x, t: x.narrow(0, 0, t.item()) + 1,
+    "none": lambda x, t: x.narrow(1, t.item(), 0),
+    "written": _zeroed,
+    "all pairs": lambda x, t: torch.combinations(x[0]) * t,
+}
+READS = {
+    "by tensor": lambda x, t: torch.narrow(x, 0, t, 2),
+    "by tensor, written": lambda x, t: (x * 2).narrow(-1, t, 1).add_(1),
+    "and again": lambda x, t: (x.narrow(0, t, 1), x.select(0, t.item())),
+}
+
+
+def _outcome(fn: Any, number: int, differentiated: bool) -> Any:
+    x = torch.arange(20.0).reshape(5, 4).sin().requires_grad_(differentiated)
+    try:
+        found = fn(x, torch.tensor(number))
+        found = found if isinstance(found, tuple) else (found,)
+        return *found, *(torch.autograd.grad(sum(each.sum() for each in found), x) if differentiated else ())
+    except (IndexError, RuntimeError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*NARROWED, *READS])
+def test_narrow_by_what_data_says(name: str, backend: str, differentiated: bool) -> None:
+    """Places before the first, behind the last and between them; a fake that reads values itself can't check them."""
+    fn = NARROWED.get(name) or READS[name]
+    compiled = dynajit.compile(fn, fullgraph=name in NARROWED, backend=backend)
+    for number in (1, 3, 0, -1, -2, 5, 7, -5, -6):
+        wanted, found = (_outcome(each, number, differentiated) for each in (fn, compiled))
+        if isinstance(wanted[0], Tensor):
+            torch.testing.assert_close(found, wanted)
+        else:
+            assert found == wanted
+    if name in READS:
+        with pytest.raises(dynajit.exc.Unsupported, match="reads values"):
+            dynajit.compile(fn, fullgraph=True, backend=backend)(torch.ones(5, 4), torch.tensor(1))

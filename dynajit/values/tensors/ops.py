@@ -144,7 +144,7 @@ class _Operation:
         """What it gives for the fakes. Raises WarnsInside if it has to be traced for its warning's sake."""
         # what dynajit itself puts in an operation's place, as for collectives, stays one node
         traceable = isinstance(self.target, types.FunctionType) and not is_own(self.target.__code__.co_filename)
-        self.tx.graph.mode.looked_at_values = False
+        self.tx.graph.mode.looked_at_values = self.tx.graph.mode.made_numbers = False
         self._keep_layouts()
         with Warned() as warned:
             result = run_fake(self.tx.graph, self.op, self.target, *self.fakes)
@@ -261,7 +261,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     if known is not None:
         return known
     node = tx.graph.create(op, target, *operation.nodes, tx.node_meta(result))
-    _note_data(tx, node, result)
+    _note_data(tx, operation.name, node, result)
     if raising:
         note(node, **raising)
     shared = note_code(tx, target)
@@ -329,16 +329,25 @@ def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
     return [fake for fake in _tensors_in(fakes)[1:] if not fake.requires_grad]
 
 
-def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
+def _note_data(tx: Tracer, name: str, node: fx.Node, result: Any) -> None:
     """Symbols that stand for what depends on data are known from this node on; torch wants to hear which they are."""
     if not tx.graph.shapes.active or not tx.graph.shapes.env.pending_fresh_unbacked_symbols:
         return
-    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, free_unbacked_symbols
 
+    env = tx.graph.shapes.env
     if result is None:  # what it made on the way, as a write of a slice does, stays its own
-        tx.graph.shapes.env.pending_fresh_unbacked_symbols.clear()
+        env.pending_fresh_unbacked_symbols.clear()
         return
-    node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
+    given = free_unbacked_symbols(result)
+    if tx.graph.mode.made_numbers and not given.issuperset(env.pending_fresh_unbacked_symbols):
+        # what it checks them for, as `narrow` by a tensor's value does, its fake can't, and no trace says it
+        env.pending_fresh_unbacked_symbols.clear()
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"{name} reads values to decide what to do")
+    env.pending_fresh_unbacked_symbols = [symbol for symbol in env.pending_fresh_unbacked_symbols if symbol in given]
+    if not env.pending_fresh_unbacked_symbols:
+        return
+    node.meta["unbacked_bindings"] = compute_unbacked_bindings(env, result)
     tx.graph.bind_data(node, result)
 
 
