@@ -55,6 +55,7 @@ CASES: dict[str, Any] = {
     "column sum, short": (lambda x: x.sum(0), (randn(300, 40),), 1),
     "column sum in pieces": (lambda x: x.sum(0), (randn(3000, 40),), 2),
     "sum of all in pieces": (lambda x: (x * x).sum() + 1, (randn(100, 130),), 2),
+    "read where a sum in pieces says": (lambda x, t: t[(x.sum(0) > 0).long()], (randn(3000, 40), randn(2)), 2),
     "mean over two": (lambda x: x.mean((0, 2)), (randn(6, 7, 8),), 1),
     "variance": (lambda x: x.var(1), (randn(9, 40),), 1),
     "variance of all": (lambda x: x.var(), (randn(60, 40),), None),

@@ -17,7 +17,7 @@ from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
 from dynajit.loopir.nodes import Op, Reduction, Scalar, Source, Tensor
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
-from dynajit.schedule.loops import Kernel, Load, Section, load
+from dynajit.schedule.loops import Kernel, Load, LoadAt, Section, load
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,9 +80,9 @@ def _loaded(kernel: Kernel) -> list[Tensor]:
     seen = set(todo)
     while todo:
         node = todo.pop(0)
-        if isinstance(node, Load):
+        if isinstance(node, (Load, LoadAt)):
             found.append(node.tensor)
-        elif isinstance(node, Op):
+        if isinstance(node, Op):
             fresh = [argument for argument in node.arguments if argument not in seen]
             seen.update(fresh)
             todo.extend(fresh)
