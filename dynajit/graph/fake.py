@@ -37,6 +37,11 @@ _ITERATED = frozenset(
 # operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
 _ROW_MAJOR = frozenset({torch.ops.aten.pow.Scalar, torch.ops.aten.isin.Tensor_Tensor})
 _ROW_MAJOR_ON_CPU = frozenset({torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.rrelu_with_noise.default})
+# places and counts beside the elements that are found, which are int64; torch 2.11's fakes have the elements' dtype
+_FOUND = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
+)
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -121,6 +126,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             results = result if isinstance(result, tuple) else (result,)
             made = tuple(self._row_major(one, func in _ROW_MAJOR) for one in results)
             return made if isinstance(result, tuple) else made[0]
+        if func in _FOUND:
+            found, *places = result  # type: ignore[misc]
+            with self:
+                return found, *(each.new_empty(each.shape, dtype=torch.int64) for each in places)
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **options: Any) -> Any:

@@ -78,6 +78,23 @@ def test_unique(backend: str) -> None:
     whole(fn, [(torch.randint(0, 5, (8,)),) for _ in range(3)], backend)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_places_and_counts_of_what_is_unique(backend: str, dtype: torch.dtype) -> None:
+    def fn(x: Tensor) -> Any:
+        made = [
+            torch.unique(x, return_inverse=True, return_counts=True),
+            torch.unique(x, dim=0, return_inverse=True, return_counts=True),
+            torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+            torch.unique_consecutive(x, dim=0, return_inverse=True, return_counts=True),
+        ]
+        return [(found[at] * 0.5, at // 2, counts + 0.5, at.dtype, counts.dtype) for found, at, counts in made]
+
+    for size in (6, 0):
+        x = torch.tensor([3, 1, 1, 2, 3, 3])[:size].to(dtype)
+        whole(fn, [(x,), (x + x,)], backend)
+
+
 def test_decision_breaks_the_graph() -> None:
     def fn(x: Tensor, n: Tensor) -> Any:
         count = n.item()
