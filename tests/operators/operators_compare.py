@@ -112,9 +112,10 @@ def compiled(case: Case, op: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Both sides draw the same random numbers."""
+    """Both sides draw the same random numbers; what depends on values is captured, too."""
     torch.manual_seed(7)
-    with warnings.catch_warnings():
+    asked = dynajit.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+    with asked, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, message="(?!dynajit)")
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
