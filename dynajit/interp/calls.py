@@ -21,7 +21,7 @@ import torch
 
 from dynajit.bytecode import decode, part_of
 from dynajit.bytecode.return_action import HINTED, READ
-from dynajit.guards.source import ConstSource
+from dynajit.guards.source import ConstSource, RunTimeSource
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
@@ -276,15 +276,27 @@ class Calls(Tracer):
         """The very object that a function behind lru_cache gives at each call. It was traced: its run has no effects.
 
         With sizes that vary among the arguments it is another object for each of them: what was traced will do, if it
-        is not a tensor that the graph makes. None where an argument is not known as an object.
+        is not a tensor that the graph makes. None where an argument is not known as an object. One from outside, such
+        as the module of a method, is known where the trace has changed nothing that the run may read.
         """
         values = [*args, *kwargs.values()]
         if any(value.symbolic for value in values):
             return traced
         if not all(isinstance(value, ObjVal) or value.is_const() or _plain_data([value]) for value in values):
             return None
+        unchanged = not self.journal.dirty and not self.graph.has_written()
+
+        def real(value: Value) -> Any:
+            source = value.source
+            if not unchanged or source is None or not isinstance(value, ObjVal) or value.plain_payload():
+                return value.real()
+            if isinstance(source.root(), RunTimeSource):
+                raise NotReal(value.describe())
+            self.guard(source, "ID", value.real_object)
+            return value.real_object
+
         try:
-            found = fn(*(arg.real() for arg in args), **{name: arg.real() for name, arg in kwargs.items()})
+            found = fn(*map(real, args), **{name: real(arg) for name, arg in kwargs.items()})
         except NotReal:
             return None
         return self.wrap(found, ConstSource(found, f"{fn.__qualname__}()"))

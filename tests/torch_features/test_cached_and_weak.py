@@ -155,7 +155,44 @@ def mask_of_a_method() -> Program:
     return Masked()
 
 
+def table_of_a_changed_module() -> Program:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = 1.0
+
+        @functools.lru_cache  # noqa: B019
+        def table(self, n: int) -> torch.Tensor:
+            return torch.full((n,), self.base)
+
+    one, other = Table(), Table()
+
+    def f(x: torch.Tensor) -> Any:
+        one.base += 1.0
+        return x + one.table(4) * 2 + other.table(4), one.table(4) is one.table(4)
+
+    return f
+
+
+def tables_of_modules() -> Program:
+    class Table(torch.nn.Module):
+        def __init__(self, base: float) -> None:
+            super().__init__()
+            self.base = base
+
+        @functools.cache  # noqa: B019
+        def table(self, n: int) -> torch.Tensor:
+            return torch.arange(n) * self.base
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.table(x.shape[0])
+
+    return torch.nn.Sequential(Table(1.0), Table(2.0), Table(3.0))
+
+
 CACHED = (
+    table_of_a_changed_module,
+    tables_of_modules,
     changed_in_place,
     same_object_each_call,
     random_numbers_drawn_once,
@@ -189,7 +226,9 @@ def test_constants_behind_lru_cache_stay_in_the_graph() -> None:
     assert (report.graph_count, report.graph_break_count) == (1, 0)
 
 
-@pytest.mark.parametrize("make", [changed_in_place, same_object_each_call, tables_of_tables])
+@pytest.mark.parametrize(
+    "make", [changed_in_place, same_object_each_call, tables_of_tables, mask_of_a_method, tables_of_modules]
+)
 def test_tensors_behind_lru_cache_are_in_the_graph(make: Callable[[], Program]) -> None:
     fn = make()
     report = dynajit.explain(fn)(torch.eye(4))

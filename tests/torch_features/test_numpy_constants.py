@@ -22,6 +22,21 @@ def scalars(x: torch.Tensor) -> Any:
     return x / scale, np.pi * np.float32(2) * x, x * number, scale, x.reshape(int(np.prod(x.shape[:2])), -1)
 
 
+def scalars_of_scalars(x: torch.Tensor) -> Any:
+    elements = np.float64(np.prod(x.shape))
+    levels = int(np.floor(np.log2(np.float32(8)))) + int(np.ceil(np.int64(5) / 2))
+    return x * float(np.log(elements)) + levels, np.sqrt(elements), np.exp(-np.float32(2))
+
+
+def decompositions(x: torch.Tensor) -> Any:
+    matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    values, vectors = np.linalg.eigh(matrix)
+    apart = x.reshape(8, 2).double() @ torch.from_numpy(vectors) * values.sum()
+    frequencies = torch.as_tensor(np.fft.fftfreq(4), dtype=x.dtype)
+    solved = torch.from_numpy(np.linalg.solve(matrix, np.linalg.inv(matrix)))
+    return apart, x * frequencies * float(np.linalg.norm([3, 4])), solved, np.linalg.svd(matrix)[1]
+
+
 def tables(x: torch.Tensor) -> Any:
     mask = torch.from_numpy(np.triu(np.ones((1, 4, 4)), k=1).astype("uint8")) == 0
     places = np.arange(4)[:, None] / np.power(10000, np.arange(4)[None] / 4)
@@ -45,7 +60,7 @@ def loops_and_questions(x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
-@pytest.mark.parametrize("program", [scalars, tables, loops_and_questions])
+@pytest.mark.parametrize("program", [scalars, scalars_of_scalars, tables, decompositions, loops_and_questions])
 def test_no_break(program: Any, backend: str) -> None:
     assert_same(program, x, breaks=0, graphs=1, backend=backend)
 

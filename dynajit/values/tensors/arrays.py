@@ -37,6 +37,13 @@ sort split sqrt squeeze stack std sum swapaxes take tensordot tile trace transpo
 triu triu_indices unique unravel_index unwrap vander var vdot vsplit vstack where zeros zeros_like
 """
 _FUNCTIONS = frozenset(_FUNCTIONS_TEXT.split())
+_INNER_TEXT = """
+fft.fft fft.fft2 fft.fftfreq fft.fftn fft.fftshift fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.rfft
+fft.rfftfreq linalg.cholesky linalg.cond linalg.det linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh linalg.inv
+linalg.lstsq linalg.matrix_power linalg.matrix_rank linalg.multi_dot linalg.norm linalg.pinv linalg.qr linalg.slogdet
+linalg.solve linalg.svd linalg.tensorinv linalg.tensorsolve
+"""
+_INNER = frozenset(operator.attrgetter(name)(numpy) for name in _INNER_TEXT.split())
 _METHODS_TEXT = """
 all any argmax argmin argsort astype clip copy cumprod cumsum diagonal dot flatten item max mean min nonzero prod
 ravel repeat reshape round squeeze std sum swapaxes take tobytes tolist trace transpose var view
@@ -85,6 +92,9 @@ class ArrayVal(Value):
         if self._is_lent():
             raise NotReal("an array whose memory a tensor shares")
         return self.array
+
+    def const(self) -> Any:
+        return self.array if self.is_scalar else super().const()
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         """NumPy's scalars count as Python's numbers, its truth values as floats."""
@@ -185,7 +195,7 @@ def is_known(fn: Any) -> bool:
     written = isinstance(fn, (_DISPATCHER, types.BuiltinFunctionType, types.FunctionType))
     name = str(getattr(fn, "__name__", ""))
     of_numpy = written and (fn.__module__ or "").startswith("numpy")
-    return of_numpy and name in _FUNCTIONS and getattr(numpy, name, None) is fn
+    return of_numpy and (fn in _INNER or (name in _FUNCTIONS and getattr(numpy, name, None) is fn))
 
 
 def compute(

@@ -593,12 +593,13 @@ def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
 
 
 def _is_index(tx: Tracer, part: Value) -> bool:
-    """Whether it chooses along one dimension, or none: no list, mask or truth value."""
+    """Whether it chooses along one dimension, or none: no mask or truth value, no list of those."""
     if isinstance(part, ConstVal):
         return part.py_type() in (int, slice, type(None), type(...))
     if type(part) is TensorVal:
-        indices = part.fake.dtype in _INDICES and part.kind is torch.Tensor
-        return indices and (part.fake.dim() > 0 or tx.graph.shapes.captures_scalars)
+        return part.fake.dtype in _INDICES and part.kind is torch.Tensor
+    if part.py_type() is list:
+        return all(type(item) is ConstVal and item.py_type() is int for item in tx.unpack(part))
     is_number = part.py_type() is int and (part.varies or (type(part) is SymVal and part.from_graph))
     return is_number or part.py_type() is slice
 
@@ -606,10 +607,13 @@ def _is_index(tx: Tracer, part: Value) -> bool:
 def _with_numbers(tx: Tracer, part: Value) -> Value:
     """A part of an index, with numbers of the graph for tensors of one."""
     if type(part) is SliceVal:
+        if not tx.graph.shapes.captures_scalars:
+            return part  # how long the result is, the program may ask
         parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
         return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
-    if type(part) is TensorVal and part.fake.dim() == 0:
-        return part.call_method(tx, "item", [], {})
+    if type(part) is TensorVal and part.fake.dim() == 0 and not torch._C._functorch.is_batchedtensor(part.fake):
+        with tx.graph.shapes.reading_indices():
+            return part.call_method(tx, "item", [], {})
     return part
 
 
