@@ -251,9 +251,11 @@ class Calls(Tracer):
         if any("cache_info" in frame.code_object.co_names for frame in self.frames):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache whose hits are counted")
         if known is None:
-            changed, journal, graph = len(self.journal.dirty), self.journal.mark(), self.graph.mark()
+            dirty, changes = len(self.journal.dirty), self.journal.changes
+            journal, graph = self.journal.mark(), self.graph.mark()
             known = self.call(self.from_real(fn.__wrapped__), args, kwargs)
-            if len(self.journal.dirty) != changed:
+            changed = self.journal.changed[changes:]
+            if len(self.journal.dirty) != dirty or any(one is not None and one.source is not None for one in changed):
                 raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache has effects at its first call")
             if _has_identity(known):
                 keeps = f"lru_cache keeps {known.describe()} from call to call"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynajit import torch_compat
-from dynajit.bytecode import KEEPS
+from dynajit.bytecode import KEEPS, live_before
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
@@ -546,9 +546,13 @@ class Interpreter(Calls):
         return catches(self.frames)
 
     def result_unused(self) -> bool:
-        """Whether the innermost traced frame drops the result of the call at hand."""
+        """Whether the innermost traced frame drops the result of the call at hand, or keeps it where nobody looks."""
         frame = self.frames[-1]
-        return frame.current.op.startswith("CALL") and frame.instrs[frame.ip].op == "POP_TOP"
+        following = frame.instrs[frame.ip]
+        dropped = following.op == "POP_TOP" or (
+            following.op == "STORE_FAST" and following.arg not in live_before(frame.code)[following.index + 1]
+        )
+        return frame.current.op.startswith("CALL") and dropped
 
     def may_rebind(self, name: str) -> bool:
         """Whether a variable of this name, shared with functions inside, may be bound to something else later on."""

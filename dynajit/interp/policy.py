@@ -127,6 +127,7 @@ TRACED_MODULES = (
     "dynajit.bytecode.return_action",
     "dynajit.values.tensors.break_errors",
     "torch.autograd.graph_disabled",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",  # calls `checkpoint`
     # calling a GraphModule
     "torch.distributed.tensor.parallel.style",
     "torch.fx.graph_module",

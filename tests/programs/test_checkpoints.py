@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 import warnings
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.algorithms._checkpoint.checkpoint_wrapper as wrapping
 import torch.utils.checkpoint as checkpointing
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -107,6 +109,28 @@ def by_list(block: nn.Module, x: Tensor) -> Tensor:
     return checkpoint(block, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
 
 
+def by_policy_made_inside(block: nn.Module, x: Tensor) -> Tensor:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return keep_products(ctx, op)
+
+    contexts = functools.partial(checkpointing.create_selective_checkpoint_contexts, policy)
+    return checkpoint(block, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
+
+
+def counting_policy() -> Any:
+    seen: dict[bool, int] = collections.defaultdict(int)
+
+    def every_other_product(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        seen[ctx.is_recompute] += op is torch.ops.aten.addmm.default
+        return keep_products(ctx, op if seen[ctx.is_recompute] % 2 else None)
+
+    return checkpointing.create_selective_checkpoint_contexts(every_other_product)
+
+
+def by_counting_policy(block: nn.Module, x: Tensor) -> Tensor:
+    return checkpoint(block, x, use_reentrant=False, context_fn=counting_policy)  # type: ignore[no-any-return]
+
+
 def offloaded(block: nn.Module, x: Tensor) -> Tensor:
     with torch.autograd.graph.save_on_cpu():
         return block(x)  # type: ignore[no-any-return]
@@ -125,7 +149,18 @@ def breaking_inside(block: nn.Module, x: Tensor) -> Tensor:
     return checkpoint(inner, x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
-WHOLE = (plain, reentrant, by_keyword, without_state, nested, of_a_closure, by_policy, by_list)
+WHOLE = (
+    plain,
+    reentrant,
+    by_keyword,
+    without_state,
+    nested,
+    of_a_closure,
+    by_policy,
+    by_list,
+    by_policy_made_inside,
+    by_counting_policy,
+)
 FORMS = (*WHOLE, offloaded, behind_a_break, breaking_inside)
 
 
@@ -396,3 +431,23 @@ def test_the_default_kind_and_its_warning() -> None:
         assert_same(by_default, torch.randn(4))
         warnings.simplefilter("error")
         assert_same(by_default, x)
+
+
+def test_wrapped_modules_whose_policy_counts() -> None:
+    wrap: Any = wrapping.checkpoint_wrapper
+    model = nn.Sequential(*(wrap(Block(seed), context_fn=counting_policy) for seed in range(2)))
+    _check(model, "codegen", graphs=1, breaks=0)
+
+
+def test_policy_whose_maker_has_effects() -> None:
+    made: list[int] = []
+
+    def contexts() -> Any:
+        made.append(1)
+        return counting_policy()
+
+    def fn(x: Tensor) -> Any:
+        made.clear()
+        return checkpoint(torch.sin, x, use_reentrant=False, context_fn=contexts), len(made)
+
+    assert_same(fn, given(), breaks=1)

@@ -86,6 +86,21 @@ def effects_at_the_first_call() -> Program:
     return lambda x: (x + size(4) + size(4), len(seen))
 
 
+def effects_at_the_first_call_on_what_has_changed() -> Program:
+    seen: list[int] = []
+
+    @functools.cache
+    def size(n: int) -> int:
+        seen.append(n)
+        return n * 2
+
+    def f(x: torch.Tensor) -> Any:
+        seen.append(1)
+        return x + size(4) + size(4), len(seen)
+
+    return f
+
+
 def break_inside_cached() -> Program:
     @functools.cache
     def size(n: int) -> int:
@@ -198,6 +213,7 @@ CACHED = (
     random_numbers_drawn_once,
     computed_from_a_tensor,
     effects_at_the_first_call,
+    effects_at_the_first_call_on_what_has_changed,
     break_inside_cached,
     mask_of_a_method,
     tables_of_tables,

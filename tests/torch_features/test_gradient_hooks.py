@@ -145,6 +145,29 @@ def of_another_shape(x: Tensor) -> Tensor:
     return y.sin()
 
 
+@cases(leaf(3))
+def whose_handle_nobody_reads(x: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x * 2
+        handle = x.register_hook(lambda g: g * 3)  # noqa: F841
+    return x.sin()
+
+
+@cases(leaf(3), graphs=2, breaks=1)
+def whose_handle_nobody_reads_behind_a_break(x: Tensor) -> Tensor:
+    y = x * 2
+    handle = y.register_hook(lambda g: g * 3)  # noqa: F841
+    dynajit.graph_break()
+    return y.sin()
+
+
+@cases(leaf(3))
+def whose_handle_is_among_locals(x: Tensor) -> Any:
+    y = x * 2
+    handle = y.register_hook(lambda g: g * 3)
+    return y.sin(), type(locals()["handle"])
+
+
 @cases(leaf(3), graphs=2, breaks=1)
 def whose_handle_is_kept(x: Tensor) -> Tensor:
     y = x * 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +22,11 @@ from dynajit.graph.meta import note
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.effects.warning_filters import warns_through
+from dynajit.values.objects.functions import CellVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.higher_order import Body, outputs, trace_body
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
@@ -36,7 +38,8 @@ _CONTEXTS: Any = torch.utils.checkpoint.create_selective_checkpoint_contexts
 
 class SavingContext(Value):
     """One of the contexts of `create_selective_checkpoint_contexts`: they choose what backward keeps, and compute
-    nothing. Only `checkpoint` is given them. `make` makes both anew."""
+    nothing. Only `checkpoint` is given them. `make` makes both anew; None where only the program's own function can,
+    whose policy is another object each time."""
 
     kind = object
 
@@ -57,12 +60,37 @@ def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Va
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
     if policy.py_type() is list:
         tx.unpack(policy)
-    real = policy.real()
+    try:
+        real = _real_policy(policy)
+    except NotReal:
+        return tx.new_tuple([SavingContext(None)] * 2)
     if policy.source is not None and not isinstance(real, list):
         tx.guard(policy.source, "ID", real)
     allowed = allow_cache_entry_mutation is not None and allow_cache_entry_mutation.truth(tx)
     made = SavingContext(functools.partial(_CONTEXTS, real, allowed))
     return tx.new_tuple([made, made])
+
+
+def _real_policy(policy: Any) -> Any:
+    """The policy itself, or a function like one that is made while tracing and reads only variables from outside."""
+    if getattr(policy, "closure", None) is None or policy.real_function is not None:
+        return policy.real()
+    cells = [cell.real_cell for cell in policy.closure]
+    if policy.defaults or policy.kwdefaults or policy.written or not all(map(_is_kept, policy.closure)):
+        raise NotReal(policy.describe())
+    return types.FunctionType(policy.code, policy.globals, policy.name, closure=tuple(cells))
+
+
+def _is_kept(cell: CellVal) -> bool:
+    """Whether it is a cell from outside that holds what it held."""
+    if cell.real_cell is None:
+        return False
+    if not cell.known:
+        return True
+    try:
+        return cell.contents is not None and cell.contents.real() is cell.real_cell.cell_contents
+    except (NotReal, ValueError):
+        return False
 
 
 def _contexts_of(tx: Tracer, context_fn: Value | None) -> Any:
@@ -78,7 +106,18 @@ def _contexts_of(tx: Tracer, context_fn: Value | None) -> Any:
     parts = made.values(tx) if isinstance(made, TupleVal) else []
     if len(parts) != 2 or not all(isinstance(each, SavingContext) for each in parts):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with contexts of the program's own")
-    return parts[0].make  # type: ignore[attr-defined]
+    make = parts[0].make  # type: ignore[attr-defined]
+    if make is not None:
+        return make
+    try:
+        real = context_fn.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a policy of selective checkpointing that is made here") from None
+    if tx.journal.dirty:  # which it may read, or has written
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a policy of selective checkpointing made where state has changed")
+    if context_fn.source is not None:
+        tx.guard(context_fn.source, "ID", real)
+    return real
 
 
 def _default_kind(tx: Tracer) -> Value:

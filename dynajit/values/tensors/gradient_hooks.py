@@ -40,8 +40,17 @@ def _hooked(body: Any, free: tuple[Any, ...], gradient: torch.Tensor) -> torch.T
     return body(gradient, *free)[0]  # type: ignore[no-any-return]
 
 
+class UnusedHandle(Value):
+    """The handle of a hook, in a variable that nothing reads; it can't be made where something does."""
+
+    kind = RemovableHandle
+
+    def rebuildable(self) -> bool:
+        return False
+
+
 @models_of(torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
-def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
+def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> Value:
     """`tensor.register_hook(hook)` and its like, of which nobody uses the handle."""
     name = function.__name__
     if not isinstance(tensor, TensorVal) or type(tensor.kind) is not type(torch.Tensor):
@@ -52,7 +61,7 @@ def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() whose handle is used")
     if _is_leaf_outside(tensor):
         tx.journal.touch(DeferredCall(tx.from_real(function), [tensor, hook], {}))
-        return
+        return UnusedHandle()
     if name != "register_hook":
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() of what is no leaf from outside")
     _check_graph_can(tx, tensor)
@@ -62,6 +71,7 @@ def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
     if StateSnapshot(_state_roots(hook)):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "a gradient hook that reads state, which may change until it runs")
     _add_node(tx, tensor, hook)
+    return UnusedHandle()
 
 
 @asked_first(BackwardHook.setup_input_hook, BackwardHook.setup_output_hook)
