@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
@@ -163,7 +164,12 @@ class GraphBuilder:
         """Erase the nodes from this one on, and forget which numbers they were."""
         erased = set(self._nodes[place:])
         while len(self._nodes) > place:
-            self.graph.erase_node(self._nodes.pop())
+            node = self._nodes.pop()
+            if "unbacked_bindings" in node.meta:  # whose fake keeps them, for the next who asks
+                for fake in (given.meta.get("example_value") for given in node.all_input_nodes):
+                    if isinstance(fake, FakeTensor):
+                        fake.item_memo = fake.nonzero_memo = None
+            self.graph.erase_node(node)
         if erased:
             self._number_nodes = {tree: node for tree, node in self._number_nodes.items() if node not in erased}
 

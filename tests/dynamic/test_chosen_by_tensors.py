@@ -100,6 +100,21 @@ def test_out_of_range(backend: str) -> None:
     assert str(found.value) == str(wanted.value)
 
 
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_one_index_in_two_branches(backend: str) -> None:
+    """What a branch reads of a tensor, the other one has to read for itself."""
+
+    def fn(x: Tensor, t: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda a, at: a[at] + 0, lambda a, at: a[at] * 2, (x, t))  # type: ignore[no-any-return]
+
+    report = dynajit.explain(fn)(torch.ones(4, 3), torch.tensor(1))
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+    compiled = dynajit.compile(fn, backend=backend)
+    for sign, at in ((1, 2), (-1, 2), (-1, 0)):
+        x = torch.rand(4, 3) * sign
+        torch.testing.assert_close(compiled(x, torch.tensor(at)), x[at] if sign > 0 else x[at] * 2)
+
+
 def test_slices_and_numbers_end_graphs_still() -> None:
     def fn(x: Tensor, t: Tensor) -> Any:
         row = x[t] + 1
