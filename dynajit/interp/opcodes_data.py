@@ -100,7 +100,6 @@ _MAKING: dict[str, tuple[int, Callable[..., Value]]] = {
     "BUILD_SET": (1, lambda tx, parts: SetVal.of(tx, parts)),
     "BUILD_SLICE": (1, lambda tx, parts: _slice(*parts) if len(parts) == 2 else make_slice(parts)),
     "BUILD_STRING": (1, lambda tx, parts: join_texts(tx, parts)),
-    "BUILD_MAP": (2, lambda tx, parts: _new_dict(tx, parts[::2], parts[1::2])),
 }
 
 
@@ -157,6 +156,27 @@ def load_super_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
         frame.push(found)
 
 
+@opcode("BUILD_MAP")
+def build_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    parts = frame.popn(2 * instr.arg)
+    keys, values = parts[::2], parts[1::2]
+    following = frame.instrs[frame.ip]
+    into: Any = frame.stack[-following.arg] if following.op == "DICT_UPDATE" and keys else None
+    if into is not None and into.copied_from is not None and all(_is_plain_key(tx, key) for key in keys):
+        # `{**log, step: loss}`: what is put into the copy needs no dictionary that knows its keys
+        for key, value in zip(keys, values, strict=True):
+            into.setitem(tx, key, value)
+        keys = values = []
+    frame.push(_new_dict(tx, keys, values))
+
+
+def _is_plain_key(tx: Any, key: Value) -> bool:
+    """Whether neither its hash nor looking for it runs a program's code."""
+    if key.py_type() is tuple:
+        return all(_is_plain_key(tx, part) for part in tx.unpack(key))
+    return key.py_type() in (int, float, str)
+
+
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
     keys = [tx.from_real(key) for key in frame.pop().const()]
@@ -192,9 +212,11 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
     other = frame.pop()
-    target = frame.stack[-instr.arg]
+    target: Any = frame.stack[-instr.arg]
     if not hasattr(other.py_type(), "keys"):
         raise GraphBreak(breaks.RAISES, f"TypeError: {other.describe()} is not a mapping")
+    if target.become_copy(tx, other):
+        return
     for key, value in pairs_of(tx, other):
         target.setitem(tx, key, value)
 

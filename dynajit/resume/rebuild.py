@@ -116,6 +116,7 @@ class Rebuilder:
         self.generator_maker = generator_maker
         self._variables: dict[int, str] = {}
         self._sources: dict[Source, str] = {}
+        self._kept: dict[int, str] = {}
         self._preparing: set[int] = set()
         self._fills: list[tuple[Value, Callable[[Rebuilder], None]]] = []
         self._keep: list[Value] = []
@@ -168,6 +169,18 @@ class Rebuilder:
         known = id(value) in self._variables or _is_known(value)
         if value.source is not None and not known:
             self.ensure_source(value.source)
+        elif value.source is None:
+            value.read_parts(self)
+
+    def keep_result(self, value: Value, fn: Callable[..., Any], *parts: object) -> None:
+        """Call a known function before any effect; what it gives is for `load_kept` of the value."""
+        self.call_on(fn, *parts)
+        name = self._kept[id(value)] = self.variable("kept")
+        self.stored.append(name)
+        self.emit.store_fast(name)
+
+    def load_kept(self, value: Value) -> None:
+        self.emit.load_fast(self._kept[id(value)])
 
     # -- making
 

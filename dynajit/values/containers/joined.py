@@ -7,7 +7,6 @@ joins them to the real one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,10 +165,10 @@ class JoinedList(_Joined, ListVal):
         return OutsideTuple(tx, self._real, self._of, self._before, self._after)
 
 
-def _join_list(*parts: Sequence[Any]) -> list[Any]:
+def _join_list(before: Sequence[Any], real: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     """In generated code."""
-    return [*itertools.chain(*parts)]
+    return [*before, *real, *after]
 
 
-def _join_tuple(*parts: Sequence[Any]) -> tuple[Any, ...]:
-    return (*itertools.chain(*parts),)
+def _join_tuple(before: Sequence[Any], real: Sequence[Any], after: Sequence[Any]) -> tuple[Any, ...]:
+    return (*before, *real, *after)

@@ -15,9 +15,9 @@ from typing import Any
 from dynajit.graph.seen import is_argument
 from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
-from dynajit.values.containers.iterators import check_length
+from dynajit.values.containers.iterators import LONGEST, check_length
 from dynajit.values.containers.joined import JoinedList, grows
-from dynajit.values.containers.lengths import check_growth, outside_length
+from dynajit.values.containers.lengths import LONG, check_growth, outside_length
 from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
 from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
 from dynajit.values.core.finalizers import check_dropped
@@ -144,7 +144,7 @@ class OutsideList(ListVal):
 
     def spread(self, tx: Tracer, before: Any) -> Value | None:
         whole = self._items is None and not (any(self._taken) or self._stored or self.raw)
-        if not whole or not grows(tx, self._real, self.source):
+        if not whole or not (grows(tx, self._real, self.source) or LONG <= list.__len__(self._real) <= LONGEST):
             return None
         return JoinedList(tx, self._real, self.source, before.values(tx), list(self._added))
 

@@ -1,4 +1,4 @@
-"""Sets from outside that had another length before, as those have that a program adds to at each call.
+"""Sets from outside that are long or had another length before, as those have that a program adds to at each call.
 
 In: a real set and its source. Out: `OutsideSet`, a `SetVal` that is asked for one member, or given one, and nothing
 depends on the others: `if step not in seen: seen.add(step)`. All members are guarded where the trace asks for more.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, Source, length_source
-from dynajit.values.containers.lengths import length_varies, outside_length
+from dynajit.values.containers.lengths import LONG, length_varies, outside_length
 from dynajit.values.containers.set_history import UNKNOWN, History, from_outside, guard_members, is_known
 from dynajit.values.containers.sets import SET_METHODS, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
@@ -19,16 +19,16 @@ from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.number_calls import escaped
 
 
-def grows(tx: Tracer, real: set[Any], source: Source) -> bool:
-    """Whether an earlier capture saw the set with another length."""
-    varies = length_varies(tx, len(real), length_source(source, set.__len__))
-    return varies and all(map(is_known, real))  # looking for a member runs nobody's code
+def asked_alone(tx: Tracer, real: set[Any] | frozenset[Any], source: Source) -> bool:
+    """Whether to ask for single members: it is long, or an earlier capture saw it with another length."""
+    varies = length_varies(tx, len(real), length_source(source, type(real).__len__))
+    return (varies or len(real) >= LONG) and all(map(is_known, real))  # looking for a member runs nobody's code
 
 
 class OutsideSet(SetVal):
     """A real set whose members nothing depends on yet; `_added`: the new ones, by hash key or `VaryingKey`."""
 
-    def __init__(self, tx: Tracer, real: set[Any], members: dict[Any, Value], source: Source) -> None:
+    def __init__(self, tx: Tracer, real: set[Any] | frozenset[Any], members: dict[Any, Value], source: Source) -> None:
         self._tx = tx
         self._real = real
         self._members = members
@@ -36,8 +36,8 @@ class OutsideSet(SetVal):
         self._entries: dict[Any, Value] = {}
         self._history = UNKNOWN
         self._added: dict[Any, Value] = {}
-        super().__init__(set, source)
-        self._history = from_outside(set, real)
+        super().__init__(type(real), source)
+        self._history = from_outside(self.kind, real)
 
     @property
     def entries(self) -> dict[Any, Value]:  # type: ignore[override]
@@ -65,7 +65,7 @@ class OutsideSet(SetVal):
         for item in added:
             item.hash_key(tx)  # which may end the graph
         assert self.source is not None
-        guard_members(tx, set, self._real, self.source, "has the same members")
+        guard_members(tx, self.kind, self._real, self.source, "has the same members")
         tx.journal.set_attr(self, "_whole", True)
         tx.journal.replace_all(self._entries, self._members)
         for item in added:
@@ -74,7 +74,7 @@ class OutsideSet(SetVal):
     def _hash_of(self, tx: Tracer, item: Value) -> Any:
         """What the member is known by; None if all members have to be known to tell."""
         assert self.source is not None
-        found = varying_key(tx, self.source, item, set)
+        found = varying_key(tx, self.source, item, self.kind)
         hashed = item.hash_key(tx) if found is None else found
         if found is None and not is_known(hashed):
             return None
@@ -86,10 +86,10 @@ class OutsideSet(SetVal):
     def _has(self, tx: Tracer, hashed: Any) -> bool:
         assert self.source is not None
         if type(hashed) is VaryingKey:
-            source, found = hashed.contains, set.__contains__(self._real, hashed.hint)
+            source, found = hashed.contains, hashed.hint in self._real
         else:
             source = CallSource(self.source, functools.partial(_has_member, hashed), f"{escaped(repr(hashed))} in {{}}")
-            found = set.__contains__(self._real, hashed)
+            found = hashed in self._real
         tx.guard(source, "EQUALS", found)
         return found
 
@@ -111,7 +111,7 @@ class OutsideSet(SetVal):
     def length(self, tx: Tracer) -> Value:
         if self._whole:
             return super().length(tx)
-        return outside_length(tx, len(self._real), self.source, set.__len__, len(self._added))  # type: ignore[arg-type]
+        return outside_length(tx, len(self._real), self.source, self.kind.__len__, len(self._added))  # type: ignore[arg-type]
 
     def truth(self, tx: Tracer) -> bool:
         if self._whole or not self._added:
@@ -131,8 +131,8 @@ class OutsideSet(SetVal):
             out.run(_add_members, self.source, *self._added.values())
 
 
-def _has_member(member: Any, found: set[Any]) -> bool:
-    return set.__contains__(found, member)
+def _has_member(member: Any, found: set[Any] | frozenset[Any]) -> bool:
+    return member in found
 
 
 def _add_members(real: set[Any], *members: Any) -> None:

@@ -14,6 +14,9 @@ from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
+# From so many items on a copy is made by the container's own, and relies on no single one.
+LONG = 32
+
 
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int], more: int = 0) -> Value:
     """The length of a container of which nothing else is known, and so many `more`; `count_of`: `list.__len__` or the

@@ -12,12 +12,20 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import AttrSource, CallSource, DictKeySource, InstanceAttrSource, ItemSource, Source
+from dynajit.guards.source import (
+    AttrSource,
+    CallSource,
+    DictKeySource,
+    InstanceAttrSource,
+    ItemSource,
+    Source,
+    length_source,
+)
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
 from dynajit.values.containers.iterators import PositionIterator
 from dynajit.values.containers.keys import collide, has_user_key
-from dynajit.values.containers.lengths import check_growth, outside_length
+from dynajit.values.containers.lengths import LONG, check_growth, length_varies, outside_length
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
     replace_entries,
@@ -38,8 +46,11 @@ class DictVal(Value):
     """A dict or OrderedDict.
 
     `entries` maps a hash key to (key, value). With a source, entries not looked at are in `real_dict` only, until
-    `materialise` has guarded all keys; keys `written` until then are guarded one by one.
+    `materialise` has guarded all keys; keys `written` until then are guarded one by one. So it is with a copy of such a
+    one, made while tracing, whose source is `copied_from`.
     """
+
+    copied_from: Any = None
 
     def __init__(
         self,
@@ -64,6 +75,11 @@ class DictVal(Value):
         self.removed: dict[Any, None] = {}
         self._runs_code: bool | None = None
 
+    @property
+    def read_from(self) -> Any:
+        """The source of the real dictionary: its own, or that of the one that it is a copy of."""
+        return self.source if self.copied_from is None else self.copied_from
+
     # -- reading
 
     def lookup(self, tx: Tracer, key: Value) -> Value | None:
@@ -74,7 +90,7 @@ class DictVal(Value):
         """The key's hash key, or what stands for it if it varies; `writes`: it is going to be written."""
         if self.complete or self.iterated or type(self) is not DictVal or self._compares_itself():
             return key.hash_key(tx)
-        found = varying_key(tx, self.source, key)
+        found = varying_key(tx, self.read_from, key)
         if found is None and not self.has_varying_keys:
             return key.hash_key(tx)
         hashed = key.hash_key(tx) if found is None else found
@@ -109,7 +125,7 @@ class DictVal(Value):
             self.materialise(tx)
             return self.lookup_hashed(tx, hashed, key)
         if not dict.__contains__(self.real_dict, real_key[0]):
-            tx.guard(self.source, "DICT_MISSING", real_key[0])
+            tx.guard(self.read_from, "DICT_MISSING", real_key[0])
             return None
         value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), self._place(real_key[0]))
         self._set_entry(tx, hashed, (key, value))
@@ -144,7 +160,7 @@ class DictVal(Value):
         return None
 
     def _place(self, real_key: Any) -> Source:
-        return ItemSource(self.source, real_key, self.raw)
+        return ItemSource(self.read_from, real_key, self.raw)
 
     def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
         tx.journal.set_item(self.entries, hashed, entry)
@@ -162,10 +178,10 @@ class DictVal(Value):
         """Depend on all keys and their order."""
         if self.complete:
             return
-        check_growth(tx, self.source, dict.__len__)
+        check_growth(tx, self.read_from, dict.__len__)
         self._settle(tx)
         pairs = self._real_items()
-        tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
+        tx.guard(self.read_from, "DICT_KEYS", tuple(key for key, _ in pairs))
         old = dict(self.entries)
         entries: dict[Any, tuple[Value, Any]] = {}
         for position, (real_key, real_value) in enumerate(pairs):
@@ -175,7 +191,7 @@ class DictVal(Value):
             entries[hashed] = (key, known[1] if known else Lazy(real_value, self._place(real_key)))
         objects = frozenset(id(entry[0]) for hashed, entry in entries.items() if type(hashed) is ObjectKey)
         if objects:
-            tx.journal.set_item(tx.tables, self.source, objects)
+            tx.journal.set_item(tx.tables, self.read_from, objects)
         entries.update(old)
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
@@ -183,20 +199,20 @@ class DictVal(Value):
     def by_position(self, tx: Tracer) -> int | None:
         """How many entries there are, guarded, if an iteration is to rely on nothing but where they stand: one whose
         keys are numbers that were others at a call before. None: on all keys."""
-        if self.complete or self.written or self.raw or self.source not in tx.seen.renumbered:
+        if self.complete or self.written or self.raw or self.read_from not in tx.seen.renumbered:
             return None
         if any(type(key) is not int for key in dict.keys(self.real_dict)):
             return None
         count = dict.__len__(self.real_dict)
-        tx.guard(self.source, "LEN", count)
+        tx.guard(self.read_from, "LEN", count)
         return count
 
     def at_position(self, tx: Tracer, position: int) -> tuple[Value, Value]:
         """The key, which nothing relies on until it is read, and the value."""
         key, value = self._real_items()[position]
-        place = CallSource(self.source, functools.partial(_value_at, position), f"list({{}}.values())[{position}]")
+        place = CallSource(self.read_from, functools.partial(_value_at, position), f"list({{}}.values())[{position}]")
         tx.seen.made_anew.add(place)
-        return UnreadConst(tx, key, DictKeySource(self.source, position)), tx.wrap(value, place)
+        return UnreadConst(tx, key, DictKeySource(self.read_from, position)), tx.wrap(value, place)
 
     def _real_items(self) -> list[tuple[Any, Any]]:
         """In their own order, which an OrderedDict keeps apart from its entries."""
@@ -210,7 +226,7 @@ class DictVal(Value):
     def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
         if is_literal(key) and type(key) not in VALUE_TYPES and not is_nan(key):  # which are not known by their value
             return ConstVal(key)
-        return tx.wrap(key, DictKeySource(self.source, position))
+        return tx.wrap(key, DictKeySource(self.read_from, position))
 
     def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
         self.materialise(tx)
@@ -240,7 +256,7 @@ class DictVal(Value):
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
             more = sum(not dict.__contains__(self.real_dict, _plain(hashed)) for hashed in self.written)
-            return outside_length(tx, dict.__len__(self.real_dict), self.source, dict.__len__, more)
+            return outside_length(tx, dict.__len__(self.real_dict), self.read_from, dict.__len__, more)
         return ConstVal(len(self.entries))
 
     def iterate(self, tx: Tracer) -> Value:
@@ -251,7 +267,7 @@ class DictVal(Value):
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         if type(item) is UnreadConst and not (self.complete or self.entries or dict.__len__(self.real_dict)):
-            tx.guard(self.source, "LEN", 0)  # whatever number or text it is
+            tx.guard(self.read_from, "LEN", 0)  # whatever number or text it is
             return False
         hashed = self._hash_of(tx, item)
         if hashed in self.entries:
@@ -265,7 +281,7 @@ class DictVal(Value):
             self.materialise(tx)
             return hashed in self.entries
         found = dict.__contains__(self.real_dict, real_key[0])
-        tx.guard(self.source, "DICT_CONTAINS" if found else "DICT_MISSING", real_key[0])
+        tx.guard(self.read_from, "DICT_CONTAINS" if found else "DICT_MISSING", real_key[0])
         return found
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
@@ -283,7 +299,7 @@ class DictVal(Value):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change."""
-        if self.source is not None:
+        if self.source is not None or not self.complete:
             self.materialise(tx)
         tx.journal.wrote(self)
 
@@ -312,7 +328,7 @@ class DictVal(Value):
             check_dropped(self.entries[hashed][1])
         elif self.contains(tx, key):
             check_dropped(Lazy(dict.__getitem__(self.real_dict, _plain(hashed)), None))
-        tx.journal.touch(self)
+        tx.journal.wrote(self)
         tx.journal.set_item(self.written, hashed, None)
         old = self.entries.get(hashed)
         self._set_entry(tx, hashed, (old[0] if old else key, value))
@@ -338,8 +354,29 @@ class DictVal(Value):
             tx.journal.set_attr(self, "removed", {**self.removed, **gone})
         tx.journal.replace_all(self.entries, rest)
 
+    def become_copy(self, tx: Tracer, other: Any) -> bool:
+        """If it is new: begin as a copy of a dictionary that is long or had another length before, as those have that a
+        program adds to (`{**log, step: loss}`), and depend on none of its keys; whether that was so."""
+        plain = type(other) is DictVal and other.kind is dict and not (other.complete or other.iterated or other.raw)
+        if not plain or type(self) is not DictVal or self.kind is not dict or self.source is not None:
+            return False
+        if self.entries or self.iterated or not self.complete or other._compares_itself():
+            return False
+        count = dict.__len__(other.real_dict)
+        if not length_varies(tx, count, length_source(other.read_from, dict.__len__)) and count < LONG:
+            return False
+        tx.journal.changed.append(self)
+        for name in ("real_dict", "has_varying_keys", "complete"):
+            tx.journal.set_attr(self, name, getattr(other, name))
+        tx.journal.set_attr(self, "copied_from", other.read_from)
+        tx.journal.replace_all(self.entries, dict(other.entries))
+        tx.journal.replace_all(self.written, dict(other.written))
+        return True
+
     def copy_as(self, tx: Tracer, kind: type) -> DictVal:
         copied = DictVal(kind)
+        if copied.become_copy(tx, self):
+            return copied
         for key, value in self.items(tx):
             copied.entries[key.hash_key(tx)] = (key, value)
         return copied
@@ -393,9 +430,21 @@ class DictVal(Value):
                 found.append(value)
         return found
 
+    def read_parts(self, out: Any) -> None:
+        # the one that this is a copy of may be changed before this one is made
+        if not self.complete:
+            out.keep_result(self, dict.copy, self.read_from)
+        for _, value in self.entries.values():
+            if type(value) is Lazy:
+                out.ensure_source(value.source)
+
     def push_entries(self, out: Any) -> None:
         """Push a plain dict of the entries."""
-        push_dict(out, self.entries)
+        if self.complete:
+            push_dict(out, self.entries)
+            return
+        written = {hashed: self.entries[hashed] for hashed in self.written}
+        out.call_on(_filled, Pushed(lambda out: out.load_kept(self)), Pushed(lambda out: push_dict(out, written)))
 
     def rebuildable(self) -> bool:
         return self.source is not None or not collide(self.entries)
@@ -445,6 +494,12 @@ class OverlaidDict(DictVal):
 def _plain(hashed: Any) -> Any:
     """The real key of one that a guard can hold, at the call at hand."""
     return hashed.hint if type(hashed) is VaryingKey else hashed
+
+
+def _filled(copied: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+    """In generated code."""
+    copied.update(entries)
+    return copied
 
 
 def _compares_itself(cls: type) -> bool:

@@ -614,5 +614,13 @@ def real_method(name: str, changes: bool = False, compares: bool = False) -> Cal
 
 LIST_METHODS.update({name: real_method(name, changes=True) for name in ("clear", "insert", "reverse")})
 LIST_METHODS.update({name: real_method(name, compares=True) for name in ("index", "count")})
-LIST_METHODS["copy"] = real_method("copy")
+_copy = real_method("copy")
+
+
+@list_method
+def copy(tx: Tracer, self: ListVal) -> Value:
+    copied = self.spread(tx, ListVal([]))
+    return copied if copied is not None else _copy(tx, self)
+
+
 LIST_METHODS["remove"] = real_method("remove", changes=True, compares=True)

@@ -134,6 +134,8 @@ def has_members(kind: Any, members: tuple[Any, ...], size: int, found: Any) -> b
     """Whether it is a set of that kind with these members in this order, in a table of so many bytes."""
     if kind.__sizeof__(found) != size:
         return False
+    if all(map(operator.is_, members, kind.__iter__(found))) and kind.__len__(found) == len(members):
+        return True
     return bool(literal_identity(members) == literal_identity(tuple(kind.__iter__(found))))
 
 

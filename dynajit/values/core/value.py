@@ -359,6 +359,9 @@ class Value:
         """The values that must exist before this one can be rebuilt in generated code."""
         return [child for name in self.child_names if (child := getattr(self, name)) is not None]
 
+    def read_parts(self, out: Any) -> None:
+        """Read in generated code, before any effect, what `rebuild` needs and may look otherwise behind one."""
+
     def rebuildable(self) -> bool:
         """Whether `rebuild` can push the object."""
         return self.source is not None or type(self).rebuild is not Value.rebuild

@@ -379,19 +379,23 @@ def _hinted(tx: Tracer, items: Value | None) -> list[Value]:
 
 @constructor(list)
 def list_(tx: Tracer, items: Value | None = None) -> Value:
-    return ListVal(_hinted(tx, items))
+    copied = None if items is None else items.spread(tx, ListVal([]))
+    return copied if copied is not None else ListVal(_hinted(tx, items))
 
 
 @constructor(tuple)
 def tuple_(tx: Tracer, items: Value | None = None) -> Value:
     if isinstance(items, TupleVal) and items.kind is tuple:
         return items
-    return TupleVal(_hinted(tx, items))
+    copied: Any = None if items is None else items.spread(tx, ListVal([]))
+    return copied.as_tuple(tx) if copied is not None else TupleVal(_hinted(tx, items))
 
 
 @models_of(dict, collections.OrderedDict)
 def dict_(kind: Any, tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
     made = DictVal() if kind is dict else OrderedDictVal()
+    if other is not None and made.become_copy(tx, other):
+        other = None
     made.call_method(tx, "update", [other] if other is not None else [], kwargs)
     return made
 

@@ -185,7 +185,8 @@ for _called, _polyfill in ORDERED.items():
 @builtin(dict.copy)
 def dict_copy(tx: Tracer, self: Value) -> Value:
     made = DictVal()
-    made.call_method(tx, "update", [self], {})
+    if not made.become_copy(tx, self):
+        made.call_method(tx, "update", [self], {})
     return made
 
 

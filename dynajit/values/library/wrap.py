@@ -45,7 +45,7 @@ from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.iterators import LONGEST, OutsideCount, check_length
 from dynajit.values.containers.joined import outside_tuple
 from dynajit.values.containers.lazy_list import OutsideList
-from dynajit.values.containers.lazy_set import OutsideSet, grows
+from dynajit.values.containers.lazy_set import OutsideSet, asked_alone
 from dynajit.values.containers.mapping import DictVal, DictViewVal
 from dynajit.values.containers.sequence import Lazy, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.set_history import guard_members, is_known
@@ -367,7 +367,7 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
             )
-    if type(obj) is set and grows(tx, obj, source):
+    if type(obj) in (set, frozenset) and asked_alone(tx, obj, source):
         return OutsideSet(tx, obj, {member.hash_key(tx): member for member in members}, source)
     guard_members(tx, type(obj), obj, source, f"is {short(obj)}")
     return SetVal.outside(type(obj), obj, {member.hash_key(tx): member for member in members}, source)

@@ -1,8 +1,8 @@
 """Random programs that keep containers from call to call: written to, read from, grown and shrunk at each.
 
 `program(seed)` gives the text of a function of a state `s` and a tensor `x`; `State` is what it works on.
-`python tests/values/containers/growing_programs.py FIRST COUNT` runs them against eager and lists those that are wrong,
-or still compile after the fourth call.
+`python tests/values/containers/growing_programs.py FIRST COUNT [copies]` runs them against eager and lists those that
+are wrong, or still compile after the fourth call.
 """
 
 from __future__ import annotations
@@ -58,6 +58,41 @@ _CHANGES = (
     "s.c.update([{n}])",
     "s.m = max(s.m, {n})",
 )
+# of dictionaries of which copies are taken, `e` the first
+_COPIES = (
+    "s.d = {{**s.d, {key}: {n}}}",
+    "s.d = {{**s.d, {n}: x}}",
+    "s.d = {{{key}: 0, **e, {n}: 1}}",
+    "s.d[{n}] = x * 2",
+    "s.d[{key}] = {n}",
+    "s.d = e",
+    "s.d.update(e)",
+    "s.d.pop({n}, None)",
+    "if len(s.d) > 3: s.d.pop(next(iter(s.d)))",
+    "e = {{**s.d}}",
+    "e = dict(s.d)",
+    "e = s.d.copy()",
+    "e = s.d | {{{key}: {n}}}",
+    "e = {{**e, {key}: {n}, {n}: x}}",
+    "e = {{**e}}",
+    "e[{n}] = {n}",
+    "e[{key}] = x",
+    "e[{key}] = e",
+    "e.update(s.d)",
+    "e.pop({key}, None)",
+    "e.setdefault({key}, [])",
+    "f = e; e = {{**f, {key}: 1}}; f[{n}] = 5; s.w = (e, f)",
+    "s.l = e",
+    "s.k = [e, s.d]",
+    "s.q.append(e)",
+    "s.w = e.get({n})",
+    "s.t = ({n} in e, len(e), bool(e), len(s.d))",
+    "s.t = (list(e), list(s.d.values()))",
+    "s.t = (e is s.d, s.d is e)",
+    "s.t = next(iter(s.d), None), next(iter(e.items()), None)",
+    "if {key} in e: e['b'] = 2",
+    "for v in e.values(): s.m = v",
+)
 _READS = (
     "len(s.l)",
     "sum(s.l)",
@@ -108,14 +143,24 @@ class State:
 def program(seed: int) -> str:
     """The text of `run(s, x)`."""
     rng = random.Random(seed)
+    lines = [_filled(change, rng) for change in rng.sample(_CHANGES, rng.randint(1, 3))]
+    reads = [_filled(read, rng) for read in rng.sample(_READS, rng.randint(1, 2))]
+    return _function([*lines, "s.n += 1", f"return x + {' + '.join(reads)}"])
 
-    def filled(template: str) -> str:
-        keys = [key for key in _KEYS if not template.startswith(_OF_TEXT) or not key.startswith("(")]
-        return template.format(n=rng.choice(_NUMBERS), key=rng.choice(keys))
 
-    lines = [filled(change) for change in rng.sample(_CHANGES, rng.randint(1, 3))]
-    reads = [filled(read) for read in rng.sample(_READS, rng.randint(1, 2))]
-    lines += ["s.n += 1", f"return x + {' + '.join(reads)}"]
+def program_of_copies(seed: int) -> str:
+    """One in which copies of a dictionary are taken and changed, and so is the dictionary."""
+    rng = random.Random(seed)
+    lines = [_filled(change, rng) for change in rng.sample(_COPIES, rng.randint(2, 5))]
+    return _function(["e = {**s.d}", *lines, "s.n += 1", "return x + len(s.d) * s.n"])
+
+
+def _filled(template: str, rng: random.Random) -> str:
+    keys = [key for key in _KEYS if not template.startswith(_OF_TEXT) or not key.startswith("(")]
+    return template.format(n=rng.choice(_NUMBERS), key=rng.choice(keys))
+
+
+def _function(lines: list[str]) -> str:
     return "def run(s, x):\n" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -128,11 +173,13 @@ def made(text: str) -> Callable[..., Any]:
     return space["run"]  # type: ignore[no-any-return]
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, around: tuple[Any, ...] = ()) -> Any:
+    if any(value is each for each in around):
+        return f"itself, {len(around)} around"
     if isinstance(value, dict):
-        return type(value), [(_shown(key), _shown(item)) for key, item in value.items()]
+        return type(value), [(_shown(key), _shown(item, (*around, value))) for key, item in value.items()]
     if isinstance(value, (list, tuple, collections.deque)):
-        return type(value), [_shown(item) for item in value]
+        return type(value), [_shown(item, (*around, value)) for item in value]
     if isinstance(value, torch.Tensor):
         return value.dtype, value.tolist()
     return type(value), repr(value)
@@ -162,11 +209,11 @@ def captures(text: str) -> list[int]:
     return counts
 
 
-def main(first: int, count: int) -> None:
+def main(first: str, count: str, of: str = "") -> None:
     warnings.simplefilter("ignore")
     late = 0
-    for seed in range(first, first + count):
-        text = program(seed)
+    for seed in range(int(first), int(first) + int(count)):
+        text = program_of_copies(seed) if of else program(seed)
         try:
             found = captures(text)
         except AssertionError as error:
@@ -179,4 +226,4 @@ def main(first: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -16,11 +16,20 @@ TWICE = (
     "s.l.append(s.n)\ns.t = (*s.l,)\ns.l.append(x)\nreturn x + len(s.t)",
     "s.t = s.t + (s.n,)\nreturn x + 1, s.t + () is s.t, (*s.t,) is s.t, s.t == ()",
     "s.k = s.l + [x]\ns.l += [s.n]\nreturn x + len(s.k)",
+    "s.d = {**s.d, s.n: x}\nreturn x + len(s.d)",
+    "s.d = {**s.d, f'k{s.n}': s.n, ('a', s.n): x}\nreturn x + s.d[f'k{s.n - 1}']",
+    "s.d = s.d | {'a': x}\ns.d[s.n] = s.n\nreturn x + 1",
+    "s.t = dict(s.d)\ns.d[s.n] = x\nreturn x + len(s.t)",
+    "s.t = s.d.copy()\ns.t['a'] = x\ns.k = {**s.d, s.n: 1}\ns.d[s.n] = 2\ns.w = {**s.k}\nreturn x + len(s.t)",
+    "e = {**s.d}\ne['e'] = e\ns.d[s.n] = x\nreturn x + len(e['e'])",
+    "e = {**s.d}\ne[s.n] = x\ns.d = s.q = e\nreturn x + e[s.n - 1] + (s.n in s.d)",
 )
 # captures that such a program may cost
 BOUNDED = {
     "s.t = s.t + (s.n,)\nreturn x + sum(s.t)": 2,
-    "s.d = {**s.d, s.n: x}\nreturn x + len(s.d)": 12,
+    "s.d = {'': x, **s.d, s.n: x}\nreturn x + len(s.d)": 12,
+    "s.d = {**s.d, s.n: x}\ndel s.d[next(iter(s.d))]\ns.d['a'] = 1\nreturn x + len(s.d)": 12,
+    "s.d = {**s.d, s.n: x}\ns.t = list(s.d)\nreturn x": 12,
     "s.d[f'k{s.n}'] = s.n\nreturn x + max(s.d.values())": 6,
     "s.d[s.n] = s.n\nfor v in s.d.values(): x = x + v\nreturn x": 8,
     "s.s = s.s | {s.n}\nreturn x + len(s.s)": 12,
@@ -46,6 +55,19 @@ def test_what_is_put_before_and_after_fits_all_lengths(body: str) -> None:
 def test_what_a_function_changes_itself_is_left_out_of_the_graph(body: str) -> None:
     found = growing_programs.captures(written(body))
     assert sum(found) <= BOUNDED[body] and not any(found[10:]), found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_copies_of_dictionaries(seed: int) -> None:
+    text = growing_programs.program_of_copies(seed)
+    found = growing_programs.captures(text)
+    assert sum(found) <= 20 and not any(found[10:]), f"{found} of\n{text}"
+
+
+@pytest.mark.parametrize("before", ["", "for v in e.values(): s.m = v\n"])
+def test_a_copy_is_taken_before_the_dictionary_is_changed_for_an_iterator(before: str) -> None:
+    body = "e = {**s.d}\ns.d[-s.n] = x * 2\nif len(s.d) > 3: s.d.pop(next(iter(s.d)))\n" + before + "s.w = e\nreturn x"
+    growing_programs.captures(written(body))
 
 
 @pytest.mark.parametrize("seed", range(16))
