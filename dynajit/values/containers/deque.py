@@ -63,6 +63,9 @@ class DequeVal(SequenceVal):
         self.items.insert(0 if left else len(self.items), item)
         tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
 
+    def take(self, tx: Tracer, left: bool) -> Value | None:
+        return None
+
     def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
         return DequeVal(items, self.limit)
 
@@ -139,6 +142,7 @@ class OutsideDeque(DequeVal):
         self._real = real
         self._items: list[Any] | None = None  # None while nothing depends on the length
         self._added: dict[bool, list[Value]] = {False: [], True: []}  # until then: at the right, at the left
+        self._taken = (0, 0)  # how many real items were taken until then, at the right, at the left
         self.limit = real.maxlen
         self.source: Source = source
         self.changes = 0
@@ -151,26 +155,62 @@ class OutsideDeque(DequeVal):
             if self.limit is None or self.limit > SMALL_LIMIT:
                 check_growth(self._tx, self.source, collections.deque.__len__)
             self._tx.guard(length_source(self.source, collections.deque.__len__), "EQUALS", count)
-            found = [
-                Lazy(item, CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]"))
-                for index, item in enumerate(self._real)
-            ]
+            found = [Lazy(item, self._place(index)) for index, item in enumerate(self._real)]
             right, left = self._added[False], self._added[True]
-            items = [*left[::-1], *found, *right]
+            items = [*left[::-1], *found[self._taken[1] : count - self._taken[0]], *right]
             if self.limit is not None:
                 items = items[: self.limit] if left else items[max(len(items) - self.limit, 0) :]
             self._tx.journal.set_attr(self, "_items", items)
         return self._items  # type: ignore[return-value]
 
+    def _place(self, index: int) -> Source:
+        return CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]")
+
     def length(self, tx: Tracer) -> Value:
-        if self._items is not None or self.limit is not None:
+        if self._items is not None:
             return super().length(tx)
+        more = len(self._added[False]) + len(self._added[True]) - sum(self._taken)
+        if self.limit is not None:
+            needed = self.limit - more
+            if self._is_as_long(needed):
+                return ConstVal(self.limit)
         count = tx.wrap(len(self._real), length_source(self.source, collections.deque.__len__))
-        added = len(self._added[False]) + len(self._added[True])
-        return count.operate(tx, operator.add, [count, ConstVal(added)]) if added else count
+        return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
+
+    def _is_as_long(self, count: int) -> bool:
+        """Whether the real deque has so many items, guarded."""
+        found = _is_as_long(count, self._real)
+        source = CallSource(self.source, functools.partial(_is_as_long, count), f"len({{}}) >= {count}")
+        self._tx.guard(source, "EQUALS", found)
+        return found
+
+    def take(self, tx: Tracer, left: bool) -> Value | None:
+        """`popleft()` or `pop()` of one without a limit; None if it can't be done without the length."""
+        if self._items is not None or self.limit is not None or self._added[left]:
+            return None
+        if not self._is_as_long(sum(self._taken) + 1):
+            return None
+        right_end, left_end = self._taken
+        index = left_end if left else -1 - right_end
+        tx.journal.touch(self)
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        tx.journal.set_attr(self, "_taken", (right_end + (not left), left_end + left))
+        return tx.wrap(self._real[index], self._place(index))
 
     def truth(self, tx: Tracer) -> bool:
         return self.length(tx).truth(tx)
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if self._items is None and type(key) is ConstVal and type(key.value) is int and not self._added[True]:
+            index, added, taken = key.value, self._added[False], sum(self._taken)
+            if -len(added) <= index < 0 and (self.limit is None or -index <= self.limit):
+                return added[index]
+            needed = index + 1 if index >= 0 else -index
+            stays = not added or (index >= 0 and self.limit is None)
+            if stays and (self._is_as_long(taken + needed) if taken else needed <= len(self._real)):
+                index += self._taken[1] if index >= 0 else -self._taken[0]
+                return tx.wrap(self._real[index], self._place(index))
+        return super().getitem(tx, key)
 
     def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
         if self._items is not None or (self.limit is not None and self._added[not left]):
@@ -190,8 +230,20 @@ class OutsideDeque(DequeVal):
             super().emit_effect(out)
             return
         for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
+            if self._taken[left]:
+                out.run(_take, self.source, left, self._taken[left])
             if self._added[left]:
                 out.run(extend_real, self.source, self._added[left])
+
+
+def _is_as_long(count: int, real: collections.deque[Any]) -> bool:
+    return len(real) >= count
+
+
+def _take(real: collections.deque[Any], left: bool, count: int) -> None:
+    """In generated code."""
+    for _ in range(count):
+        real.popleft() if left else real.pop()
 
 
 def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:
@@ -250,6 +302,11 @@ def _grow(left: bool, many: bool, tx: Tracer, self: DequeVal, given: Value, /) -
         self.grow(tx, item, left)
 
 
+def _pop(left: bool, whole: Callable[..., Value], tx: Tracer, self: DequeVal, /, *args: Value) -> Value:
+    found = None if args else self.take(tx, left)
+    return whole(tx, self, *args) if found is None else found
+
+
 DEQUE_METHODS: dict[str, Callable[..., Any]] = {
     **{
         f"{name}{'left' * left}": functools.partial(_grow, left, name == "extend")
@@ -257,7 +314,11 @@ DEQUE_METHODS: dict[str, Callable[..., Any]] = {
         for left in (False, True)
     },
     **{name: real_method(name) for name in ("copy", "__copy__")},
-    **{name: real_method(name, changes=True) for name in ("clear", "pop", "popleft", "insert", "reverse", "rotate")},
+    **{name: real_method(name, changes=True) for name in ("clear", "insert", "reverse", "rotate")},
+    **{
+        name: functools.partial(_pop, left, real_method(name, changes=True))
+        for name, left in (("pop", False), ("popleft", True))
+    },
     **{name: real_method(name, compares=True) for name in ("count", "index", "__contains__")},
     "remove": real_method("remove", changes=True, compares=True),
 }

@@ -1,8 +1,8 @@
 """Random programs that keep containers from call to call: written to, read from, grown and shrunk at each.
 
 `program(seed)` gives the text of a function of a state `s` and a tensor `x`; `State` is what it works on.
-`python tests/values/containers/growing_programs.py FIRST COUNT [copies]` runs them against eager and lists those that
-are wrong, or still compile after the fourth call.
+`python tests/values/containers/growing_programs.py FIRST COUNT [copies|queues]` runs them against eager and lists
+those that are wrong, or still compile after the fourth call.
 """
 
 from __future__ import annotations
@@ -93,6 +93,41 @@ _COPIES = (
     "if {key} in e: e['b'] = 2",
     "for v in e.values(): s.m = v",
 )
+# of queues, with a limit and without
+_QUEUES = (
+    "s.q.append({n})",
+    "s.q.append(x)",
+    "s.q.appendleft({n})",
+    "s.q.extend([{n}, x])",
+    "s.q.extendleft([{n}, 1])",
+    "s.q.insert(1, {n})",
+    "s.q += [x]",
+    "s.q[0] = x",
+    "s.q[-1] = {n}",
+    "s.q.popleft()",
+    "s.q.pop()",
+    "if s.q: s.m = s.q.popleft()",
+    "if s.q: s.m = s.q.pop()",
+    "if len(s.q) > 3: s.q.popleft()",
+    "if len(s.q) > 3: s.t = s.q.pop()",
+    "while len(s.q) > 5: s.q.popleft()",
+    "del s.q[0]",
+    "s.q.rotate(1)",
+    "s.q.clear()",
+    "s.t = len(s.q), bool(s.q)",
+    "s.t = s.q[-1]",
+    "s.t = s.q[0]",
+    "s.t = s.q[-2], s.q[1]",
+    "s.t = {n} in s.q",
+    "s.t = s.q.maxlen, s.q is s.q",
+    "s.l = list(s.q)",
+    "s.k = s.q.copy()",
+    "s.h.append(s.q)",
+    "s.m = max((v for v in s.q if isinstance(v, int)), default=0)",
+    "for v in s.q: s.m = v",
+    "it = iter(s.q); s.q.append(1); s.t = next(it)",
+)
+_QUEUES_BEGIN = ("[], 4", "", "[1, 2.5, x]", "range(40), 40")
 _READS = (
     "len(s.l)",
     "sum(s.l)",
@@ -155,6 +190,14 @@ def program_of_copies(seed: int) -> str:
     return _function(["e = {**s.d}", *lines, "s.n += 1", "return x + len(s.d) * s.n"])
 
 
+def program_of_queues(seed: int) -> str:
+    """One in which items are added to a queue, taken from it and looked at."""
+    rng = random.Random(seed)
+    begins = f"if s.n == 0: s.q = s.q.__class__({rng.choice(_QUEUES_BEGIN)})"
+    lines = [_filled(change, rng) for change in rng.sample(_QUEUES, rng.randint(2, 5))]
+    return _function([begins, *lines, "s.n += 1", "return x + len(s.q)"])
+
+
 def _filled(template: str, rng: random.Random) -> str:
     keys = [key for key in _KEYS if not template.startswith(_OF_TEXT) or not key.startswith("(")]
     return template.format(n=rng.choice(_NUMBERS), key=rng.choice(keys))
@@ -188,7 +231,7 @@ def _shown(value: Any, around: tuple[Any, ...] = ()) -> Any:
 def _outcome(fn: Callable[..., Any], state: State, x: torch.Tensor) -> Any:
     try:
         found = _shown(fn(state, x))
-    except (TypeError, KeyError, IndexError, ValueError) as error:
+    except (TypeError, KeyError, IndexError, ValueError, RuntimeError) as error:
         found = type(error), str(error)
     return found, _shown(vars(state))
 
@@ -213,7 +256,7 @@ def main(first: str, count: str, of: str = "") -> None:
     warnings.simplefilter("ignore")
     late = 0
     for seed in range(int(first), int(first) + int(count)):
-        text = program_of_copies(seed) if of else program(seed)
+        text = {"": program, "copies": program_of_copies, "queues": program_of_queues}[of](seed)
         try:
             found = captures(text)
         except AssertionError as error:

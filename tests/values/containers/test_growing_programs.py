@@ -5,6 +5,7 @@ from __future__ import annotations
 import growing_programs
 import pytest
 
+QUEUE = "s.q = s.q if s.n else s.q.__class__([x * 3, x * 4, x * 5])\n"
 TWICE = (
     "s.t = s.t + (x * 2,)\nreturn x + s.t[-1] + len(s.t)",
     "s.t = (s.n,) + s.t\nreturn x + s.t[0]",
@@ -22,10 +23,12 @@ TWICE = (
     "s.t = dict(s.d)\ns.d[s.n] = x\nreturn x + len(s.t)",
     "s.t = s.d.copy()\ns.t['a'] = x\ns.k = {**s.d, s.n: 1}\ns.d[s.n] = 2\ns.w = {**s.k}\nreturn x + len(s.t)",
     "e = {**s.d}\ne['e'] = e\ns.d[s.n] = x\nreturn x + len(e['e'])",
+    f"{QUEUE}s.q.extend([x + 1, x * 2])\ns.t = s.q.pop(), s.q.popleft(), s.q[0], s.q[-1]\nreturn x + s.q[0]",
     "e = {**s.d}\ne[s.n] = x\ns.d = s.q = e\nreturn x + e[s.n - 1] + (s.n in s.d)",
 )
 # captures that such a program may cost
 BOUNDED = {
+    f"{QUEUE}s.q.append(x * 2)\ns.q.append(x + 1)\ns.t = s.q.popleft()\nreturn x + len(s.q)": 3,
     "s.t = s.t + (s.n,)\nreturn x + sum(s.t)": 2,
     "s.d = {'': x, **s.d, s.n: x}\nreturn x + len(s.d)": 12,
     "s.d = {**s.d, s.n: x}\ndel s.d[next(iter(s.d))]\ns.d['a'] = 1\nreturn x + len(s.d)": 12,
@@ -62,6 +65,13 @@ def test_random_copies_of_dictionaries(seed: int) -> None:
     text = growing_programs.program_of_copies(seed)
     found = growing_programs.captures(text)
     assert sum(found) <= 20 and not any(found[10:]), f"{found} of\n{text}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_queues(seed: int) -> None:
+    text = growing_programs.program_of_queues(seed)
+    found = growing_programs.captures(text)
+    assert sum(found) <= 12 and not any(found[10:]), f"{found} of\n{text}"
 
 
 @pytest.mark.parametrize("before", ["", "for v in e.values(): s.m = v\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,12 @@ ALONE = {
         "(lambda made: (made.update(a=made), len(made['a']), made is made['a'], c, x))({**c})",
     ),
     set: ("x * (5 in c)", "x + ('a' in c) + bool(c)", "x * (1.0 in c) + (True in c)"),
+    collections.deque: (
+        "c.append(x), len(c), x + 1",
+        "c.append(x), c.popleft(), c, x + len(c)",
+        "x + c[0], c[-1] == ('c', 1), bool(c)",
+        "c.appendleft(x), c.extend([x, x]), x + 1",
+    ),
     frozenset: ("x * (5 in c)", "x + ('a' in c) + bool(c)"),
 }
 WHOLE = (
@@ -57,7 +64,7 @@ def _holding(kind: type) -> Any:
 def _with_another(container: Any, call: int) -> Any:
     if isinstance(container, dict):
         container[MANY + call] = container[90] = call
-    elif isinstance(container, list):
+    elif isinstance(container, (list, collections.deque)):
         container[90] = [call]
     elif isinstance(container, set):
         container.discard(80 + call)
