@@ -22,7 +22,7 @@ from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_
 from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, slice_of
 from dynajit.values.scalars.number_calls import MAX_COMPUTED
 
 
@@ -187,7 +187,9 @@ class OutsideList(ListVal):
             if self._has_more(needed) if any(self._taken) else needed <= count:
                 index += self._taken[0] if index >= 0 else -self._taken[1]
                 return tx.wrap(list.__getitem__(self._real, index), self._place(index))
-        return super().getitem(tx, key)
+        whole = key.py_type() is slice and slice_of(key) == slice(None)
+        copied = self.spread(tx, ListVal([])) if whole else None
+        return copied if copied is not None else super().getitem(tx, key)
 
     def children(self) -> Sequence[Value]:
         return [*self._added, *self._stored.values()] if self._items is None else super().children()

@@ -16,6 +16,7 @@ TWICE = (
     "s.l = [s.n] + s.l\nreturn x + s.l[0]",
     "s.l.append(s.n)\ns.t = (*s.l,)\ns.l.append(x)\nreturn x + len(s.t)",
     "s.t = s.t + (s.n,)\nreturn x + 1, s.t + () is s.t, (*s.t,) is s.t, s.t == ()",
+    "s.k = s.l[:]\ns.l += [s.n]\nreturn x + len(s.k)",
     "s.k = s.l + [x]\ns.l += [s.n]\nreturn x + len(s.k)",
     "s.d = {**s.d, s.n: x}\nreturn x + len(s.d)",
     "s.d = {**s.d, f'k{s.n}': s.n, ('a', s.n): x}\nreturn x + s.d[f'k{s.n - 1}']",

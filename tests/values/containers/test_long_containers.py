@@ -20,6 +20,7 @@ ALONE = {
     list: (
         "list(c), x + 1",
         "c.copy(), c[:2] == [0, 1], x + 1",
+        "c[:], c[:] is c, x + 1",
         "[*c, x], x + len(c)",
         "tuple([*c]) + (x,), x + 1",
         "c + [x], x + 1",
