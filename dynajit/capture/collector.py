@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from dynajit.locks import on_fork, process_lock
 
-_YOUNG, _MIDDLE, _OLD = 20_000, 50, 1_000_000
+_YOUNG, _MIDDLE, _OLD = 50_000, 50, 1_000_000  # ten young ones would have Python walk what a capture left
 _lock = process_lock()
 _former: tuple[int, int, int] = (0, 0, 0)
 
