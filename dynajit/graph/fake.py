@@ -127,9 +127,9 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             made = tuple(self._row_major(one, func in _ROW_MAJOR) for one in results)
             return made if isinstance(result, tuple) else made[0]
         if func in _FOUND:
-            found, *places = result  # type: ignore[misc]
+            found: Any = result
             with self:
-                return found, *(each.new_empty(each.shape, dtype=torch.int64) for each in places)
+                return found[0], *(each.new_empty(each.shape, dtype=torch.int64) for each in found[1:])
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
