@@ -184,17 +184,17 @@ def _grid(axes: list[tuple[Index, int]]) -> dict[Axis, torch.Tensor]:
 
 
 def _at(index: Index, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
-    return torch.as_tensor(_evaluate(index, grid))
+    return torch.as_tensor(evaluate(index, grid))
 
 
-def _evaluate(index: Index, values: Mapping[Axis, Any]) -> Any:
+def evaluate(index: Index, values: Mapping[Axis, Any]) -> Any:
     """The index's value for given values of its axes, integers or tensors of them."""
     total: Any = index.constant
     for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
             total = total + coefficient * values[atom]
         elif isinstance(atom, Div):
-            total = total + coefficient * (_evaluate(atom.index, values) // atom.divisor)
+            total = total + coefficient * (evaluate(atom.index, values) // atom.divisor)
         else:
-            total = total + coefficient * (_evaluate(atom.index, values) % atom.divisor)
+            total = total + coefficient * (evaluate(atom.index, values) % atom.divisor)
     return total
