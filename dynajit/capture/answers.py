@@ -13,8 +13,11 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 
+import torch
+
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
+from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
 from dynajit.values.tensors.point_to_point import left_unwaited
@@ -36,6 +39,21 @@ def wait_inside(tx: Interpreter) -> None:
     """
     if not tx.seen.handles_outlive_graphs and left_unwaited(tx.graph.graph):
         tx.seen.handles_outlive_graphs = True
+        raise Retrace
+
+
+def leave_indices(tx: Interpreter) -> None:
+    """Where this trace reads what a tensor chooses, though nobody asked for it, and runs on a GPU, the next one ends
+    there: a graph that waits for the GPU in its middle has no kernels of its own, and is not recorded.
+
+    Raises:
+        Retrace: another trace is to be made.
+    """
+    if tx.seen.indices_end_graphs or not tx.graph.shapes.indices_read:
+        return
+    made = leaves_in([node.meta.get("example_value") for node in tx.graph.graph.nodes])
+    if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in made):
+        tx.seen.indices_end_graphs = True
         raise Retrace
 
 

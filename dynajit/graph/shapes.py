@@ -79,6 +79,8 @@ class Shapes:
         #: whether a break would be an error: what depends on data is then captured whatever the settings
         self.fullgraph = False
         self._reads_indices = False
+        #: whether it did so, of tensors' values, with nothing set
+        self.indices_read = False
 
     @cached_property
     def mode(self) -> FakeMode:
@@ -104,6 +106,7 @@ class Shapes:
         """Numbers read from tensors inside are symbols of the graph whatever the settings: what an indexing operation
         reads of its index, the program does not see. torch's operations may read numbers from here on."""
         before, self._reads_indices = self._reads_indices, True
+        self.indices_read |= not self._asked_for_scalars
         self.mode.allow_scalar_outputs = True
         try:
             yield

@@ -122,3 +122,15 @@ def test_slices_and_numbers_end_graphs_still() -> None:
 
     report = assert_same(fn, torch.rand(4, 4), torch.tensor(2), backend="eager")
     assert {reason.kind for reason in report.break_reasons} == {"data-dependent"}
+
+
+def test_beside_tensors_elsewhere_graphs_end() -> None:
+    """A graph that waits for a GPU's number in its middle would have no kernels of its own, and not be recorded."""
+
+    def fn(x: Tensor, t: Tensor, y: Tensor) -> Any:
+        factor = x[t] * 2
+        return factor, y + 1
+
+    for device, breaks in (("cpu", 0), ("meta", 1)):
+        report = dynajit.explain(fn)(torch.rand(4, 4), torch.tensor(2), torch.rand(4, device=device))
+        assert report.graph_break_count == breaks

@@ -49,6 +49,24 @@ def test_device_is_guarded(backend: str) -> None:
     assert dynajit.counters()["unique_graphs"] == 2
 
 
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_items_chosen_by_tensors(device: str, mode: str | None) -> None:
+    """Kernels of the own on both sides of what is read, as the graph ends there."""
+    table = torch.linspace(0.1, 1, 10, device="cuda")
+
+    def fn(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        x = x.sin() + table[t]
+        return x[x.sum(1).argmax()].exp() * x
+
+    compiled = dynajit.compile(fn, mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in (3, 4, 3, 5, 5):
+            x, t = torch.randn(16, 16, device="cuda"), torch.tensor(number, device=device)
+            torch.testing.assert_close(compiled(x, t), fn(x, t))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_break_and_branch(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:

@@ -597,7 +597,8 @@ def _is_index(tx: Tracer, part: Value) -> bool:
     if isinstance(part, ConstVal):
         return part.py_type() in (int, slice, type(None), type(...))
     if type(part) is TensorVal:
-        return part.fake.dtype in _INDICES and part.kind is torch.Tensor
+        captured = part.fake.dim() > 0 or tx.graph.shapes.captures_scalars or not tx.seen.indices_end_graphs
+        return part.fake.dtype in _INDICES and part.kind is torch.Tensor and captured
     if part.py_type() is list:
         return all(type(item) is ConstVal and item.py_type() is int for item in tx.unpack(part))
     is_number = part.py_type() is int and (part.varies or (type(part) is SymVal and part.from_graph))
