@@ -42,33 +42,35 @@ def wait_inside(tx: Interpreter) -> None:
         raise Retrace
 
 
-def leave_indices(tx: Interpreter) -> None:
-    """Where this trace reads what a tensor chooses, though nobody asked for it, and runs on a GPU, the next one ends
-    there: a graph that waits for the GPU in its middle has no kernels of its own, and is not recorded.
+def settle(tx: Interpreter) -> None:
+    """What only a whole trace tells of where its graph has to end.
 
     Raises:
         Retrace: another trace is to be made.
     """
-    if tx.seen.indices_end_graphs or not tx.graph.shapes.indices_read:
-        return
-    made = leaves_in([node.meta.get("example_value") for node in tx.graph.graph.nodes])
-    if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in made):
-        tx.seen.indices_end_graphs = True
-        raise Retrace
+    _keep_in_order(tx)
+    _leave_indices(tx)
 
 
-def keep_in_order(tx: Interpreter) -> None:
+def _keep_in_order(tx: Interpreter) -> None:
     """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
-    one ends at the call.
-
-    Raises:
-        Retrace: another trace is to be made.
-    """
+    one ends at the call."""
     if not tx.seen.data_ends_graphs and needs_old_data(tx):
         tx.seen.data_ends_graphs = True
         raise Retrace
     if found := out_of_order(tx) - tx.seen.out_of_order:
         tx.seen.out_of_order |= found
+        raise Retrace
+
+
+def _leave_indices(tx: Interpreter) -> None:
+    """Where this trace reads what a tensor chooses, though nobody asked for it, and runs on a GPU, the next one ends
+    there: a graph that waits for the GPU in its middle has no kernels of its own, and is not recorded."""
+    if tx.seen.indices_end_graphs or not tx.graph.shapes.indices_read:
+        return
+    made = leaves_in([node.meta.get("example_value") for node in tx.graph.graph.nodes])
+    if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in made):
+        tx.seen.indices_end_graphs = True
         raise Retrace
 
 
