@@ -13,11 +13,8 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 
-import torch
-
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
-from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
 from dynajit.values.tensors.point_to_point import left_unwaited
@@ -42,35 +39,18 @@ def wait_inside(tx: Interpreter) -> None:
         raise Retrace
 
 
-def settle(tx: Interpreter) -> None:
-    """What only a whole trace tells of where its graph has to end.
+def keep_in_order(tx: Interpreter) -> None:
+    """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
+    one ends at the call.
 
     Raises:
         Retrace: another trace is to be made.
     """
-    _keep_in_order(tx)
-    _leave_indices(tx)
-
-
-def _keep_in_order(tx: Interpreter) -> None:
-    """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
-    one ends at the call."""
     if not tx.seen.data_ends_graphs and needs_old_data(tx):
         tx.seen.data_ends_graphs = True
         raise Retrace
     if found := out_of_order(tx) - tx.seen.out_of_order:
         tx.seen.out_of_order |= found
-        raise Retrace
-
-
-def _leave_indices(tx: Interpreter) -> None:
-    """Where this trace reads what a tensor chooses, though nobody asked for it, and runs on a GPU, the next one ends
-    there: a graph that waits for the GPU in its middle has no kernels of its own, and is not recorded."""
-    if tx.seen.indices_end_graphs or not tx.graph.shapes.indices_read:
-        return
-    made = leaves_in([node.meta.get("example_value") for node in tx.graph.graph.nodes])
-    if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in made):
-        tx.seen.indices_end_graphs = True
         raise Retrace
 
 

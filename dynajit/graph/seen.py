@@ -73,8 +73,6 @@ class Seen:
         self.data_ends_graphs = False
         #: whether a handle of what is sent or received was found to be waited for after the graph
         self.handles_outlive_graphs = False
-        #: whether a graph of a GPU's was found to read what tensors choose, which nobody asked for: it waits there
-        self.indices_end_graphs = False
         #: what has Python code that shares what is written with the program around it, so a call ends the graph
         self.out_of_order: set[Any] = set()
 

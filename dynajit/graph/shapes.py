@@ -7,7 +7,6 @@ right. The ShapeEnv is made when the first symbol is needed: frames without one 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,9 +77,6 @@ class Shapes:
         self.varying: set[Source] = set()
         #: whether a break would be an error: what depends on data is then captured whatever the settings
         self.fullgraph = False
-        self._reads_indices = False
-        #: whether it did so, of tensors' values, with nothing set
-        self.indices_read = False
 
     @cached_property
     def mode(self) -> FakeMode:
@@ -95,23 +91,7 @@ class Shapes:
     @property
     def captures_scalars(self) -> bool:
         """Whether a number read from a tensor is a symbol of the graph."""
-        return self._reads_indices or self._asked_for_scalars
-
-    @property
-    def _asked_for_scalars(self) -> bool:
         return self.fullgraph or config.capture_scalar_outputs
-
-    @contextlib.contextmanager
-    def reading_indices(self) -> Iterator[None]:
-        """Numbers read from tensors inside are symbols of the graph whatever the settings: what an indexing operation
-        reads of its index, the program does not see. torch's operations may read numbers from here on."""
-        before, self._reads_indices = self._reads_indices, True
-        self.indices_read |= not self._asked_for_scalars
-        self.mode.allow_scalar_outputs = True
-        try:
-            yield
-        finally:
-            self._reads_indices = before
 
     @property
     def captures_sizes(self) -> bool:
@@ -123,7 +103,7 @@ class Shapes:
         """torch's ShapeEnv, made at first use."""
         if self._env is None:
             self._env = torch_compat.quiet_shape_env(
-                allow_scalar_outputs=self._asked_for_scalars, allow_dynamic_output_shape_ops=self.captures_sizes
+                allow_scalar_outputs=self.captures_scalars, allow_dynamic_output_shape_ops=self.captures_sizes
             )
             self.mode.shape_env = self._env
             self.mode.static_shapes = False

@@ -1,7 +1,11 @@
-"""Items that a tensor of one integer chooses, with the settings as they are: part of the graph."""
+"""Items that a tensor of one integer chooses: part of the graph where the user wants numbers to be.
+
+With nothing set the graph ends there. Breaks cost less: on a CPU `x[t] * 2` takes 1.7 microseconds so, and 6.3 with
+what reads and checks the number in the graph; and a GPU's graph that waits in its middle has no kernels of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +14,12 @@ from torch import Tensor
 
 import dynajit
 from dynajit.testing import assert_same
+
+
+@pytest.fixture
+def captured() -> Iterator[None]:
+    with dynajit.config.patch(capture_scalar_outputs=True):
+        yield
 
 
 def _written(x: Tensor, at: Any, value: Any) -> Tensor:
@@ -68,6 +78,7 @@ CHOSEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_items_chosen_by_tensors(name: str, backend: str) -> None:
@@ -76,6 +87,7 @@ def test_items_chosen_by_tensors(name: str, backend: str) -> None:
     assert_same(CHOSEN[name], *calls[0], then=calls[1:], backend=backend, graphs=1, breaks=0, recompiles=0, **near)
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_gradients_of_items_chosen_by_tensors(backend: str) -> None:
     def fn(x: Tensor, t: Tensor) -> Tensor:
@@ -100,6 +112,7 @@ def test_out_of_range(backend: str) -> None:
     assert str(found.value) == str(wanted.value)
 
 
+@pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_one_index_in_two_branches(backend: str) -> None:
     """What a branch reads of a tensor, the other one has to read for itself."""
@@ -115,22 +128,10 @@ def test_one_index_in_two_branches(backend: str) -> None:
         torch.testing.assert_close(compiled(x, torch.tensor(at)), x[at] if sign > 0 else x[at] * 2)
 
 
-def test_slices_and_numbers_end_graphs_still() -> None:
-    def fn(x: Tensor, t: Tensor) -> Any:
-        row = x[t] + 1
-        return x[:t] * 2, row * t.item()
-
-    report = assert_same(fn, torch.rand(4, 4), torch.tensor(2), backend="eager")
-    assert {reason.kind for reason in report.break_reasons} == {"data-dependent"}
-
-
-def test_beside_tensors_elsewhere_graphs_end() -> None:
-    """A graph that waits for a GPU's number in its middle would have no kernels of its own, and not be recorded."""
-
-    def fn(x: Tensor, t: Tensor, y: Tensor) -> Any:
-        factor = x[t] * 2
-        return factor, y + 1
-
-    for device, breaks in (("cpu", 0), ("meta", 1)):
-        report = dynajit.explain(fn, backend="eager")(torch.rand(4, 4), torch.tensor(2), torch.rand(4, device=device))
-        assert report.graph_break_count == breaks
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_with_nothing_set_graphs_end(backend: str) -> None:
+    near: dict[str, Any] = {} if backend == "eager" else {"rtol": 1e-6, "atol": 1e-6}
+    for name in ("row", "written view", "loop"):
+        calls = [(torch.rand(4, 4), torch.tensor(number)) for number in (1, 2, 0)]
+        report = assert_same(CHOSEN[name], *calls[0], then=calls[1:], backend=backend, recompiles=0, **near)
+        assert {reason.kind for reason in report.break_reasons} == {"data-dependent"}

@@ -597,8 +597,8 @@ def _is_index(tx: Tracer, part: Value) -> bool:
     if isinstance(part, ConstVal):
         return part.py_type() in (int, slice, type(None), type(...))
     if type(part) is TensorVal:
-        captured = part.fake.dim() > 0 or tx.graph.shapes.captures_scalars or not tx.seen.indices_end_graphs
-        return part.fake.dtype in _INDICES and part.kind is torch.Tensor and captured
+        indices = part.fake.dtype in _INDICES and part.kind is torch.Tensor
+        return indices and (part.fake.dim() > 0 or tx.graph.shapes.captures_scalars)
     if part.py_type() is list:
         return all(type(item) is ConstVal and item.py_type() is int for item in tx.unpack(part))
     is_number = part.py_type() is int and (part.varies or (type(part) is SymVal and part.from_graph))
@@ -608,13 +608,10 @@ def _is_index(tx: Tracer, part: Value) -> bool:
 def _with_numbers(tx: Tracer, part: Value) -> Value:
     """A part of an index, with numbers of the graph for tensors of one."""
     if type(part) is SliceVal:
-        if not tx.graph.shapes.captures_scalars:
-            return part  # how long the result is, the program may ask
         parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
         return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
     if type(part) is TensorVal and part.fake.dim() == 0 and not torch._C._functorch.is_batchedtensor(part.fake):
-        with tx.graph.shapes.reading_indices():
-            return part.call_method(tx, "item", [], {})
+        return part.call_method(tx, "item", [], {})
     return part
 
 
