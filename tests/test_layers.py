@@ -302,7 +302,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/core": 997,
     "dynajit/values/effects": 1690,
     "dynajit/values/library": 4012,
-    "dynajit/values/objects": 3604,
+    "dynajit/values/objects": 3606,
     "dynajit/values/polyfills": 932,
     "dynajit/values/scalars": 1350,
     "dynajit/values/tensors": 7185,

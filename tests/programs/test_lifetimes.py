@@ -124,6 +124,57 @@ def test_what_a_loop_leaves_behind_dies_with_the_function() -> None:
         gc.enable()
 
 
+def _told(number: int) -> Any:
+    try:
+        yield number
+    finally:
+        print("ends", number)
+
+
+def _delegates(number: int) -> Any:
+    yield from _told(number)
+    yield from _told(number * 2)
+
+
+def _holds(number: int) -> Any:
+    held = [_told(number)]
+    next(held[0])
+    yield number
+    yield held
+
+
+@pytest.mark.parametrize("talks", [_told, _delegates, _holds])
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_a_loop_leaves_behind_waits_for_the_function_s_end(
+    talks: Any, twice: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A generator that the last round began, in which another one is held or waited for, is not let go of before."""
+
+    def once_each(x: torch.Tensor) -> torch.Tensor:
+        for number in range(3):
+            talk = talks(number)
+            next(talk)
+        print("behind")
+        return x.sin()
+
+    def twice_each(x: torch.Tensor) -> torch.Tensor:
+        for number in range(3):
+            talk = talks(number)
+            next(talk)
+            next(talk, None)
+        print("behind")
+        return x.sin()
+
+    program = twice_each if twice else once_each
+    compiled = dynajit.compile(program, backend="eager")
+    outputs = []
+    for call in (program, compiled, compiled):
+        call(torch.ones(1))
+        print("returned")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[1:] == outputs[:1] * 2
+
+
 def test_a_captured_argument_has_no_weak_references_left() -> None:
     x, y = torch.randn(3), torch.randn(3)
     dynajit.compile(lambda x, y: x * y, backend="eager")(x, y)

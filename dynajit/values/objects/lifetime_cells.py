@@ -55,8 +55,10 @@ class LifetimeCell(CellVal):
 
 def _closes(value: Value, depth: int = 2) -> bool:
     """Whether this is a generator that runs code when it is let go of, or will once it has begun, or a small container
-    of one."""
+    of one, or a generator that holds or waits for one."""
     if isinstance(value, GeneratorVal):
-        return value.needs_closing() or (value.state == "created" and value.origin is None and value.rebuildable())
+        unstarted = value.state == "created" and value.origin is None and value.rebuildable()
+        if value.needs_closing() or unstarted:
+            return True
     parts = [*value.children(), *value.fill_children()][:MAX_LOOKED_AT] if depth and value.source is None else ()
     return any(_closes(part, depth - 1) for part in parts if isinstance(part, Value))
