@@ -298,7 +298,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 3551,
     "dynajit/schedule": 1766,
     "dynajit/values": 6,
-    "dynajit/values/containers": 4247,
+    "dynajit/values/containers": 4244,
     "dynajit/values/core": 997,
     "dynajit/values/effects": 1690,
     "dynajit/values/library": 4012,

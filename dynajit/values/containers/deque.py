@@ -14,7 +14,7 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source, length_source
 from dynajit.values.containers.iterators import check_length, iterator_at
-from dynajit.values.containers.lengths import check_growth
+from dynajit.values.containers.lengths import check_growth, is_as_long
 from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -179,10 +179,7 @@ class OutsideDeque(DequeVal):
 
     def _is_as_long(self, count: int) -> bool:
         """Whether the real deque has so many items, guarded."""
-        found = _is_as_long(count, self._real)
-        source = CallSource(self.source, functools.partial(_is_as_long, count), f"len({{}}) >= {count}")
-        self._tx.guard(source, "EQUALS", found)
-        return found
+        return is_as_long(self._tx, self._real, count, self.source, collections.deque.__len__)
 
     def take(self, tx: Tracer, left: bool) -> Value | None:
         """`popleft()` or `pop()` of one without a limit; None if it can't be done without the length."""
@@ -234,10 +231,6 @@ class OutsideDeque(DequeVal):
                 out.run(_take, self.source, left, self._taken[left])
             if self._added[left]:
                 out.run(extend_real, self.source, self._added[left])
-
-
-def _is_as_long(count: int, real: collections.deque[Any]) -> bool:
-    return len(real) >= count
 
 
 def _take(real: collections.deque[Any], left: bool, count: int) -> None:

@@ -7,7 +7,6 @@ stack or a queue, fits lists of every length.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from dynajit.guards.source import CallSource, ItemSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import LONGEST, check_length
 from dynajit.values.containers.joined import JoinedList, grows
-from dynajit.values.containers.lengths import LONG, check_growth, outside_length
+from dynajit.values.containers.lengths import LONG, check_growth, is_as_long, outside_length
 from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
 from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
 from dynajit.values.core.finalizers import check_dropped
@@ -96,11 +95,7 @@ class OutsideList(ListVal):
 
     def _has_more(self, count: int) -> bool:
         """Whether so many items of the real list are left, guarded."""
-        at_least = sum(self._taken) + count
-        source = CallSource(self.source, functools.partial(_is_as_long, at_least), f"len({{}}) >= {at_least}")
-        found = _is_as_long(at_least, self._real)
-        self._tx.guard(source, "EQUALS", found)
-        return found
+        return is_as_long(self._tx, self._real, sum(self._taken) + count, self.source, list.__len__)
 
     def take(self, tx: Tracer, at_start: bool) -> Value | None:
         """`pop(0)` or `pop()`; None if it can't be done without the length."""
@@ -205,10 +200,6 @@ class OutsideList(ListVal):
             out.run(_take_and_extend, self.source, *map(ConstVal, self._taken), *self._added)
         else:
             out.run(list.extend, self.source, self._added)
-
-
-def _is_as_long(count: int, real: list[Any]) -> bool:
-    return list.__len__(real) >= count
 
 
 def _take_and_extend(real: list[Any], start: int, end: int, *added: Any) -> None:

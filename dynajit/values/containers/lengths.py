@@ -5,11 +5,12 @@ In: a real container's length and its source. Out: the length's model, or a grap
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from dynajit.guards.source import Source, length_source
+from dynajit.guards.source import CallSource, Source, length_source
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
@@ -25,6 +26,18 @@ def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any],
     varies = length_varies(tx, count, source)
     found = tx.wrap(count, source) if varies else UnreadLength(tx, count, of, source)
     return found.operate(tx, operator.add, [found, ConstVal(more)]) if more else found
+
+
+def is_as_long(tx: Tracer, real: Any, count: int, of: Source, count_of: Callable[[Any], int]) -> bool:
+    """Whether a real container has so many items or more, guarded."""
+    found = _is_as_long(count_of, count, real)
+    source = CallSource(of, functools.partial(_is_as_long, count_of, count), f"len({{}}) >= {count}")
+    tx.guard(source, "EQUALS", found)
+    return found
+
+
+def _is_as_long(count_of: Callable[[Any], int], count: int, real: Any) -> bool:
+    return count_of(real) >= count
 
 
 def length_varies(tx: Tracer, count: int, length: Source) -> bool:
