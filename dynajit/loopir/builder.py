@@ -202,11 +202,13 @@ class Builder:
         return whole(tensor)
 
     def _reduce_nothing(self, kind: str, x: Value, reduced: set[int], keepdim: bool, dtype: torch.dtype) -> Value:
-        """The combination of single elements. A sum starts at 0.0, which makes 0.0 of -0.0."""
+        """The combination of single elements. A sum starts at 0.0, which makes 0.0 of -0.0; what is not finite has no
+        distance to itself."""
         shape = [size for dim, size in enumerate(x.shape) if keepdim or dim not in reduced]
         flat = self.reshape(x, shape)
         zero = number(0, dtype)
-        return self.map(lambda a: apply("add", a, zero) if kind == "sum" else a, flat, dtype=dtype)
+        single = {"sum": lambda a: apply("add", a, zero), "squared_deviations": lambda a: apply("sub", a, a)}
+        return self.map(single.get(kind, lambda a: a), flat, dtype=dtype)
 
     def as_result(self, value: Value, out: Any = None) -> Value:
         """`value` in the shape, strides and dtype of the fake result: itself, or a conversion of it."""

@@ -15,6 +15,7 @@ from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rs
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
@@ -164,6 +165,9 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
 
 def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> tuple[Value, Value]:
     """Mean, and sum of squared distances to it, with the reduced dimensions kept."""
+    if build.program.device.type == "cuda":
+        mean, squares = (build.reduce(kind, x, dims, True, dtype) for kind in MOMENTS)
+        return mean, squares
     count = count_of(x, dims)
     total = build.reduce("sum", x, dims, True, dtype)
     mean = build.map(lambda a: apply("div", a, like(count, a)), total, dtype=dtype)

@@ -406,14 +406,14 @@ class _Draft:
             self.loop = level - 1
             sections[level - 1].reductions.append((member, self._body(member)))
             if stored:
-                sections[level].row_stores.append(self._store(member, _kept_value(Local, member), self.row))
+                sections[level].row_stores.append(self._store(member, local(member), self.row))
         elif isinstance(member, Scatter):
             sections[level].updates.append(self._update(member))
         elif member in self.group.rows:
             self.loop = level
             sections[level].rows.append((member, self._body(member)))
             if stored:
-                sections[level].row_stores.append(self._store(member, _kept_value(Local, member), self.row))
+                sections[level].row_stores.append(self._store(member, local(member), self.row))
         else:
             first = min(self.loops[member], default=level)
             self.loop = first
@@ -492,11 +492,11 @@ class _Draft:
             self.loaded[part] = None
             return load(part, address + (-start) if start else address)
         if tensor in self.group.rows:
-            return _kept_value(Local, tensor)
+            return local(tensor)
         if tensor in self.kept and self.loop > min(self.loops[tensor]):
             if tensor in self.group.stored:
                 return load(tensor, self._address(tensor, position))
-            return _kept_value(Scratch, tensor)
+            return nodes.interned(Scratch, (Scratch, tensor), tensor=tensor, dtype=tensor.dtype)
         return self._body(tensor)
 
     def _fetch(self, node: Fetch, at: tuple[Scalar, ...]) -> Scalar:
@@ -727,5 +727,6 @@ def load_at(tensor: Tensor, address: Scalar, even: Index, dtype: torch.dtype | N
     return nodes.interned(LoadAt, key, name="fetch", arguments=(address,), tensor=tensor, even=even, dtype=dtype)
 
 
-def _kept_value(kind: type[Local] | type[Scratch], tensor: Tensor) -> Scalar:
-    return nodes.interned(kind, (kind, tensor), tensor=tensor, dtype=tensor.dtype)
+def local(tensor: Tensor) -> Scalar:
+    """The row value of the tensor at the row at hand."""
+    return nodes.interned(Local, (Local, tensor), tensor=tensor, dtype=tensor.dtype)

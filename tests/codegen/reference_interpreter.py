@@ -40,6 +40,8 @@ _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "max": torch.amax,
     "peak": torch.amax,
     "min": torch.amin,
+    "mean": torch.mean,
+    "squared_deviations": torch.sum,
 }
 
 
@@ -119,6 +121,9 @@ class _Interpreter:
             (along,) = (grid[axis] for axis in map(axis_of, inner) if axis is not None)
             low, high = (self.value(bound, grid) for bound in tensor.bounds)
             value = torch.where((low <= along) & (along < high), value, REDUCTIONS[tensor.kind].start(tensor.dtype))
+        if isinstance(tensor, Reduction) and tensor.kind == "squared_deviations":
+            inside = tuple(range(len(tensor.shape), len(sizes)))
+            value = (value - value.double().mean(inside, keepdim=True)).square()
         for dim in range(len(sizes) - 1, len(tensor.shape) - 1, -1):
             assert isinstance(tensor, Reduction)
             value = _REDUCE[tensor.kind](value, dim)

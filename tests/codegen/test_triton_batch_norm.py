@@ -32,14 +32,33 @@ def compiler(plans: list[Plan]) -> Any:
     return compile_fn
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Those made as for a GPU from now on."""
+    dynajit.reset()
+    made: list[Plan] = []
+    table = types.SimpleNamespace(for_codegen=lambda device, eager_rounding: decompositions.for_codegen("cuda"))
+    monkeypatch.setattr(codegen, "_generate", compiler(made))
+    monkeypatch.setattr(codegen, "decompositions", table)
+    return made
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_an_element_far_from_all_others(layout: torch.memory_format, plans: list[Plan]) -> None:
+    """The first, of which a sum of distances would lose the digits of all others."""
+    model = nn.BatchNorm2d(3).to(memory_format=layout)  # type: ignore[call-overload]
+    exact = copy.deepcopy(model).double()
+    x = (torch.randn(4, 3, 40, 40) + 1000).to(memory_format=layout)
+    x[0, :, 0, 0] = 0
+    actual, expected = dynajit.compile(model, dynamic=False)(x), exact(x.double())
+    torch.testing.assert_close(actual.double(), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.running_var.double(), exact.running_var, atol=0, rtol=1e-4)
+    assert plans
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_training_step(layout: torch.memory_format, momentum: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    dynajit.reset()
-    plans: list[Plan] = []
-    table = types.SimpleNamespace(for_codegen=lambda device, eager_rounding: decompositions.for_codegen("cuda"))
-    monkeypatch.setattr(codegen, "_generate", compiler(plans))
-    monkeypatch.setattr(codegen, "decompositions", table)
+def test_training_step(layout: torch.memory_format, momentum: float | None, plans: list[Plan]) -> None:
     model: Any = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     ).to(memory_format=layout)  # type: ignore[call-overload]

@@ -11,6 +11,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import check, compile_all, plan_of, run
 
+from dynajit.codegen.plan import KernelStep
 from dynajit.codegen.triton import tiling
 
 F = torch.nn.functional
@@ -54,6 +55,7 @@ CASES: dict[str, Any] = {
     "column sum": (lambda x: x.sum(0), (randn(20, 30),), 1),
     "column sum, short": (lambda x: x.sum(0), (randn(300, 40),), 1),
     "column sum in pieces": (lambda x: x.sum(0), (randn(3000, 40),), 2),
+    "variance of columns in pieces": (lambda x: x.var(0), (randn(3000, 40),), 2),
     "sum of all in pieces": (lambda x: (x * x).sum() + 1, (randn(100, 130),), 2),
     "read where a sum in pieces says": (lambda x, t: t[(x.sum(0) > 0).long()], (randn(3000, 40), randn(2)), 2),
     "mean over two": (lambda x: x.mean((0, 2)), (randn(6, 7, 8),), 1),
@@ -126,7 +128,7 @@ def test_long_rows_of_few() -> None:
 
 def test_every_candidate_is_right() -> None:
     """What max-autotune chooses among."""
-    for name in ("softmax", "column sum in pieces", "row sum", "layer norm"):
+    for name in ("softmax", "column sum in pieces", "row sum", "layer norm", "variance of columns in pieces"):
         function, args, _ = CASES[name]
         counts: list[int] = []
 
@@ -149,3 +151,41 @@ def test_a_padded_summand_behind_the_sums_of_short_rows():
 
     compile_all(check(fn, torch.randn(4, 5), torch.randn(4, 6, 2), kernels=1))
     compile_all(check(fn, torch.randn(400, 50), torch.randn(400, 51, 64), kernels=1))
+
+
+# shape, reduced dimensions, kernels: a row at once, in steps, in pieces; along and across memory
+MOMENTS = [
+    ((3, 700), (1,), 1),
+    ((20, 24), (0,), 1),
+    ((700, 24), (0,), 1),
+    ((5000, 24), (0,), 2),
+    ((3, 40_000), (1,), 2),
+    ((300, 5000), (1,), 1),
+    ((100_003,), (0,), 2),
+    ((2, 8, 40, 33), (0, 2, 3), 2),
+]
+
+
+@pytest.mark.parametrize(("shape", "dims", "kernels"), MOMENTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moments_keep_their_digits(shape: Any, dims: Any, kernels: int, dtype: torch.dtype) -> None:
+    """Far from zero, with a first element that is far from all others, and where one is infinite: as of float64, in one
+    loop over the elements."""
+    tolerance = 3e-4 if dtype is torch.float32 else 1e-9
+    for case in ("near", "far", "first", "infinite"):
+        x = torch.randn(shape, dtype=torch.float64)
+        if case != "near":
+            x += 1000
+        if case == "first":
+            x[tuple(0 if dim in dims else slice(None) for dim in range(x.dim()))] = 0
+        if case == "infinite":
+            x.view(-1)[-1] = torch.inf
+        x = x.contiguous(memory_format=torch.channels_last).to(dtype) if x.dim() == 4 else x.to(dtype)
+        plan = plan_of(lambda x: torch.var_mean(x, dims), x)
+        assert sum(isinstance(step, KernelStep) for step in plan.steps) == kernels
+        for actual, expected in zip(run(plan, x), torch.var_mean(x.double(), dims), strict=True):
+            if case == "infinite":  # eager's mean is NaN or infinite, as they lie
+                assert torch.equal(actual.isfinite(), expected.isfinite())
+            else:
+                torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=1e-12)
+    compile_all(plan)

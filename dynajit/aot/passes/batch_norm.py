@@ -1,8 +1,7 @@
 """Batch norm in training in terms of sums, for GPUs: its statistics in one pass over the input.
 
 In:  nothing. Out: `RULES`, a table operator -> decomposition; `CPU_RULES`, that of CPUs.
-torch's own rule goes over the input for the mean and again for the variance. Here both are sums of distances to the
-channel's first element, which lies among the others, so that no digits cancel out.
+Both come of `var_mean`, whose kernel goes over the input once.
 """
 
 from __future__ import annotations
@@ -13,22 +12,6 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _moments(x: torch.Tensor) -> Statistics:
-    """Mean and variance of each channel as tensors that broadcast to x, and x in the dtype they were computed in."""
-    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
-    dims = [dim for dim in range(x.dim()) if dim != 1]
-    count = x.numel() // x.shape[1]
-    first = wide
-    for dim in dims:
-        first = aten.slice.Tensor(first, dim, 0, 1)
-    distance = wide - first
-    offset = aten.sum.dim_IntList(distance, dims, True) / count
-    squares = aten.sum.dim_IntList(distance * distance, dims, True) / count
-    variance = aten.clamp_min.default(squares - offset * offset, 0)
-    return first + offset, variance, wide
 
 
 def _train(
@@ -40,7 +23,9 @@ def _train(
     momentum: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    mean, variance, wide = _moments(x)
+    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    variance, mean = aten.var_mean.correction(wide, dims, correction=0, keepdim=True)
     channels = x.shape[1]
     shape = [1, channels] + [1] * (x.dim() - 2)
     rstd = aten.rsqrt.default(variance + eps)

@@ -6,18 +6,22 @@ Out: `launches(kernel, tile)`: printed functions in order, and the tensors that 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from dynajit.codegen.triton.printer import PrintedTriton, print_kernel
 from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
+from dynajit.loopir.build import apply, convert, like, select
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
 from dynajit.loopir.nodes import Op, Reduction, Scalar, Source, Tensor
+from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Section, load
+from dynajit.schedule.loops import Kernel, Load, LoadAt, Section, load, local, points_of
 
 
 @dataclasses.dataclass(slots=True)
@@ -36,29 +40,65 @@ def launches(kernel: Kernel, cut: Tile, device: torch.device) -> Launches:
     rows = 1
     for outer in kernel.outer:
         rows *= outer.size
-    partial = []
-    for reduction, _ in kernel.sections[0].reductions:
-        shape = (cut.pieces, rows)
-        name = f"{reduction.name}_pieces"
-        partial.append(
-            Source(name, shape, contiguous_strides(shape), reduction.dtype, reduction.order, reduction.origin, device)
-        )
-    first = print_kernel(kernel, cut, tuple(partial))
-    rest = _combining(kernel, partial, cut.pieces, rows)
-    return Launches([first, print_kernel(rest, dataclasses.replace(tile(rest), pieces=1))], partial)
+    shape = (cut.pieces, rows)
+
+    def pieces_of(reduction: Reduction, what: str) -> Source:
+        strides, name = contiguous_strides(shape), f"{reduction.name}_{what}"
+        return Source(name, shape, strides, reduction.dtype, reduction.order, reduction.origin, device)
+
+    reductions = kernel.sections[0].reductions
+    partial = {reduction: pieces_of(reduction, "pieces") for reduction, _ in reductions if reduction.kind != "mean"}
+    moments = {body: reduction for reduction, body in reversed(reductions) if reduction.kind in MOMENTS}
+    means = {body: pieces_of(moments[body], "means") for _, body in reductions if body in moments}
+    counts = [pieces_of(reduction, "counts") for reduction in moments.values()][:1]
+    between = [*partial.values(), *means.values(), *counts]
+    first = print_kernel(kernel, cut, tuple(between))
+    rest = _combining(kernel, partial, means, counts, cut.pieces, rows)
+    return Launches([first, print_kernel(rest, dataclasses.replace(tile(rest), pieces=1))], between)
 
 
-def _combining(kernel: Kernel, partial: list[Source], pieces: int, rows: int) -> Kernel:
+def _combining(
+    kernel: Kernel,
+    partial: Mapping[Reduction, Source],
+    means: Mapping[Scalar, Source],
+    counts: Sequence[Source],
+    pieces: int,
+    rows: int,
+) -> Kernel:
     """The kernel that combines the pieces' results and does what came after the reductions."""
     along = axis("p", pieces)
     sizes = [outer.size for outer in kernel.outer]
     row = linearise([axis(outer.name, outer.size) for outer in kernel.outer], contiguous_strides(sizes))
-    first = kernel.sections[0]
-    reductions: list[tuple[Reduction, Scalar]] = [
-        (reduction, load(tensor, along * rows + row))
-        for (reduction, _), tensor in zip(first.reductions, partial, strict=True)
-    ]
-    sections = [Section(first.rows, first.row_stores, reductions), *kernel.sections[1:]]
+    first, *after = kernel.sections
+    combined = Section(first.rows, first.row_stores)
+
+    def total(reduction: Reduction, value: Scalar) -> Scalar:
+        added = copy.copy(reduction)
+        added.kind = "sum"
+        combined.reductions.append((added, value))
+        return local(added)
+
+    found: list[tuple[Tensor, Scalar]] = []
+    off: dict[Scalar, Scalar] = {}
+    for reduction, body in first.reductions:
+        if reduction.kind not in MOMENTS:
+            combined.reductions.append((reduction, load(partial[reduction], along * rows + row)))
+            continue
+        # Distances to the first piece's mean, and what that one is off the mean of all.
+        near, many = load(means[body], row), convert(load(counts[0], along * rows + row), reduction.dtype)
+        distance = apply("sub", load(means[body], along * rows + row), near)
+        distances = apply("mul", distance, many)
+        if body not in off:
+            off[body] = total(reduction, distances)
+        away = apply("div", off[body], like(points_of(kernel.inner), off[body]))
+        if reduction.kind == "mean":
+            found.append((reduction, apply("add", near, away)))
+            continue
+        inside = load(partial[reduction], along * rows + row)
+        squared = total(reduction, apply("add", inside, apply("mul", distances, distance)))
+        whole = apply("sub", squared, apply("mul", off[body], away))
+        found.append((reduction, select(apply("lt", whole, like(0, whole)), like(0, whole), whole)))
+    sections = [combined, dataclasses.replace(after[0], rows=[*found, *after[0].rows]), *after[1:]]
     stored = {store.tensor for section in sections for store in section.row_stores}
     group = Group((rows, pieces), (True, False), kernel.group.members)
     inner = tuple(atom for atom, _ in along.terms if isinstance(atom, Axis))

@@ -23,7 +23,7 @@ from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, split_outer
 from dynajit.loopir.index import Axis, Div, Index, Mod, constant
 from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar, Scan, Tensor, position
-from dynajit.loopir.ops import CHECKS, REDUCTIONS
+from dynajit.loopir.ops import CHECKS, MOMENTS, REDUCTIONS
 from dynajit.loopir.philox import places
 from dynajit.loopir.size import Size, Undecided, divides, is_symbolic
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
@@ -46,8 +46,9 @@ class PrintedTriton:
 
 
 def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> PrintedTriton:
-    """The kernel in Triton. With `partial`, one tensor of shape (pieces, rows) for each of its reductions: the part of
-    the kernel up to its reductions, each piece's results stored there. Raises Unprintable."""
+    """The kernel in Triton. With `partial`, tensors of shape (pieces, rows), one for each of its reductions but means,
+    then one for the mean of each expression that has moments and one for how many elements they are of: the part of the
+    kernel up to its reductions, each piece's results stored there. Raises Unprintable."""
     return Printer(kernel, tile, partial).printed()
 
 
@@ -93,6 +94,7 @@ class Printer:
         self.depends: dict[Scalar, frozenset[str]] = {}
         self.values: dict[Tensor, Scalar] = {}  # of stored tensors, for reads of what was just written
         self.locals: dict[Tensor, str] = {}
+        self.means: dict[Scalar, str] = {}  # of the piece, for squared distances to it
         # Conditions under which the expression at hand is evaluated, and what they vary along.
         self.guards: list[tuple[str, frozenset[str]]] = []
         self.count = 0
@@ -133,6 +135,17 @@ class Printer:
         if isinstance(size, Size):
             return f"({sizes.blocks(size, tile.pieces * tile.r)} * {tile.r})"
         return ceil_div(ceil_div(size, tile.pieces), tile.r) * tile.r
+
+    @property
+    def _elements_of_piece(self) -> str:
+        """How many elements of a row are the program's own, of none one, for their mean."""
+        return f"tl.maximum({self._seen}, 1)" if self.tile.pieces > 1 else self._seen
+
+    @property
+    def _seen(self) -> str:
+        """How many elements of a row are the program's own; of none this is no more than 0."""
+        whole = sizes.text(self.sizes["r"])
+        return f"tl.minimum({whole} - r_id * {self._piece}, {self._piece})" if self.tile.pieces > 1 else whole
 
     def _needs_wide_indices(self) -> bool:
         nodes = self.kernel.scalars()
@@ -231,15 +244,37 @@ class Printer:
             self._rows(section)
             self._elements(section, self.outer)
             for reduction, body in section.reductions:
-                value = self._expression(body, self.outer)
+                value = self._whole_tile(self._expression(body, self.outer), body)
+                if reduction.kind in MOMENTS:
+                    self._moment_at_once(reduction, body, value)
+                    continue
                 tile, _ = functions.reduction(reduction.kind, reduction.dtype)
-                value = self._whole_tile(value, body)
                 if "r" in self.masked:
                     value = f"tl.where(rm, {value}, {self._start(reduction)})"
                 self._finish(reduction, tile, value)
             if self.partial:
                 self._store_partial(section)
                 return
+
+    def _moment_at_once(self, reduction: Reduction, body: Scalar, value: str) -> None:
+        """The mean of a row's values, or the sum of their squared distances to it."""
+        if body not in self.means:
+            self.means[body] = self._summed(reduction, value, self._elements_of_piece)
+        self.locals[reduction] = self.means[body]
+        if reduction.kind == "squared_deviations":
+            distance = self._fresh("d")
+            self.outer.put(f"{distance} = {value} - {self.means[body]}")
+            self.locals[reduction] = self._summed(reduction, f"{distance} * {distance}")
+
+    def _summed(self, reduction: Reduction, value: str, count: str = "") -> str:
+        """A variable with the sum of the row's values in a tile, divided by `count`."""
+        if "r" in self.masked:
+            value = f"tl.where(rm, {value}, 0.0)"
+        axis = len(self.tiled) - 1
+        text = functions.reduction("sum", reduction.dtype)[0].format(f"({value})", axis=axis)
+        name = self._fresh("m")
+        self.outer.put(f"{name} = {text}{'[:, None]' if axis else ''}{count and f' / {count}'}")
+        return name
 
     def _row_in_steps(self) -> None:
         both: _Exponentials | None = None
@@ -258,23 +293,67 @@ class Printer:
     def _steps(self, section: Section) -> None:
         """One loop over the row."""
         tile, outer = self.tile, self.outer
-        inner = self.inner = Scope(2, frozenset("xyzr"))
+        sums = [(reduction, body) for reduction, body in section.reductions if reduction.kind not in MOMENTS]
         totals = []
-        for reduction, _ in section.reductions:
+        for reduction, _ in sums:
             totals.append(self._fresh("s"))
             kind = functions.VALUE_TYPES[reduction.dtype]
             outer.put(f"{totals[-1]} = tl.full({self._shape}, {self._start_value(reduction)}, {kind})")
+        moments = {body: reduction for reduction, body in section.reductions if reduction.kind in MOMENTS}
+        shifts = {body: self._near_mean(reduction, body) for body, reduction in moments.items()}
+        inner = self.inner = Scope(2, frozenset("xyzr"))
         self._elements(section, inner)
-        for (reduction, body), total in zip(section.reductions, totals, strict=True):
+        for (reduction, body), total in zip(sums, totals, strict=True):
             combined = functions.reduction(reduction.kind, reduction.dtype)[1]
             combined = combined.format(total, self._expression(body, inner))
             inner.put(f"{total} = " + (f"tl.where(rm, {combined}, {total})" if "r" in self.masked else combined))
+        for body, shift in shifts.items():
+            distance = f"{self._expression(body, inner)} - {shift}"
+            inner.put(f"{shift}_d = " + (f"tl.where(rm, {distance}, 0.0)" if "r" in self.masked else distance))
+            inner.put(f"{shift}_sum += {shift}_d")
+            inner.put(f"{shift}_squares += {shift}_d * {shift}_d")
         if tile.pieces > 1:
             self._loop(self._piece, f"r_id * {self._piece} + ", inner)
         else:
             self._loop(sizes.text(self.sizes["r"]), "", inner)
-        for (reduction, _), total in zip(section.reductions, totals, strict=True):
+        for (reduction, _), total in zip(sums, totals, strict=True):
             self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
+        for reduction, body in section.reductions:
+            if reduction.kind in MOMENTS:
+                self._moment_of_sums(reduction, body, shifts[body])
+
+    def _near_mean(self, reduction: Reduction, body: Scalar) -> str:
+        """A variable with the mean of the first step's values: distances to it add up to something small, so that what
+        their sum says of the mean can be taken off their squares."""
+        outer, r = self.outer, self.tile.r
+        first = self.inner = Scope(1, frozenset("xyzr"))
+        value = self._whole_tile(self._expression(body, first), body)
+        lines: list[str] = []
+        self._define("r", f"(r_id * {self._piece} // {r})" if self.tile.pieces > 1 else "", lines)
+        for line in lines:
+            outer.put(line)
+        outer.lines.extend(first.text())
+        self.inner = None
+        shift = self._summed(reduction, value, f"tl.minimum({self._elements_of_piece}, {r})")
+        for what in ("sum", "squares"):
+            outer.put(f"{shift}_{what} = tl.full({self._shape}, 0.0, {functions.VALUE_TYPES[reduction.dtype]})")
+        return shift
+
+    def _moment_of_sums(self, reduction: Reduction, body: Scalar, shift: str) -> None:
+        """The moment, of the sums over all steps."""
+        outer, count, axis = self.outer, self._elements_of_piece, len(self.tiled) - 1
+        tile = functions.reduction("sum", reduction.dtype)[0] + ("[:, None]" if axis else "")
+        away = f"{shift}_away"
+        if body not in self.means:
+            self.means[body] = self._fresh("m")
+            outer.put(f"{away} = {tile.format(f'{shift}_sum', axis=axis)}")
+            outer.put(f"{self.means[body]} = {shift} + {away} / {count}")
+        self.locals[reduction] = self.means[body]
+        if reduction.kind == "squared_deviations":
+            name = self.locals[reduction] = self._fresh("t")
+            squares = tile.format(f"{shift}_squares", axis=axis)
+            outer.put(f"{name} = {squares} - {away} * ({away} / {count})")
+            outer.put(f"{name} = tl.where({name} < 0.0, 0.0, {name})")
 
     def _steps_of_both(self, both: _Exponentials) -> None:
         """One loop for the greatest and for the sum of what is exponential in the distance to it: the sum so far is of
@@ -358,9 +437,12 @@ class Printer:
     def _store_partial(self, section: Section) -> None:
         mask = ", xm" if "x" in self.masked else ""
         piece = f"r_id * {sizes.text(self.sizes['x'])} + x" if self.tile.pieces > 1 else "x"
-        for (reduction, _), tensor in zip(section.reductions, self.partial, strict=True):
-            value = self._stored(self.locals[reduction], tensor.dtype)
-            self.outer.put(f"tl.store({self.arguments[tensor]} + ({piece}), {value}{mask})")
+        values = [self.locals[reduction] for reduction, _ in section.reductions if reduction.kind != "mean"]
+        values += self.means.values()
+        if self.means:
+            values.append(f"tl.maximum({self._seen}, 0).to(tl.float32)")
+        for value, tensor in zip(values, self.partial, strict=True):
+            self.outer.put(f"tl.store({self.arguments[tensor]} + ({piece}), {self._stored(value, tensor.dtype)}{mask})")
 
     def _whole_tile(self, text: str, node: Scalar) -> str:
         if self._depends(node) >= set(self.tiled):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Scan, scalars_in
+from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import Size, hint_of
 from dynajit.schedule.loops import Kernel, Load, points_of
 
@@ -198,7 +199,7 @@ def _warps(elements: int) -> int:
 def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
     """Neighbouring threads read neighbouring outputs' elements."""
     x = min(power_of_two(rows), 32 if length <= 64 else 64)
-    if not can_split(kernel) and len(kernel.sections) > 2 and length <= 512:
+    if not can_split(kernel) and _passes(kernel) > 2 and length <= 512:
         x = min(x, 16)
         return Tile(x, power_of_two(length), warps=8 if x * length > 2048 else 4)
     if length <= 32:
@@ -212,6 +213,11 @@ def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
     if can_split(kernel) and programs < 4 * MULTIPROCESSORS:
         pieces = max(1, min(ceil_div(8 * MULTIPROCESSORS, programs), length // 64))
     return Tile(x, 32, looped=True, pieces=pieces, warps=4)
+
+
+def _passes(kernel: Kernel) -> int:
+    """How often the elements are needed one after another."""
+    return len(kernel.sections) + any(reduction.kind in MOMENTS for reduction, _ in kernel.sections[0].reductions)
 
 
 def can_split(kernel: Kernel) -> bool:
