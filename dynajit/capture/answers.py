@@ -11,12 +11,14 @@ In: how a trace ended. Out: `Retrace` is raised if there is a better answer, and
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak
+from dynajit.values.tensors.chosen import need_views
 from dynajit.values.tensors.point_to_point import left_unwaited
 from dynajit.values.tensors.python_code import out_of_order
 from dynajit.values.tensors.tensor_data import needs_old_data
@@ -39,13 +41,21 @@ def wait_inside(tx: Interpreter) -> None:
         raise Retrace
 
 
-def keep_in_order(tx: Interpreter) -> None:
-    """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
-    one ends at the call.
+def settle(tx: Interpreter, outputs: Iterable[Any]) -> None:
+    """What only a whole trace, whose graph gives these, tells of where graphs have to end.
 
     Raises:
         Retrace: another trace is to be made.
     """
+    _keep_in_order(tx)
+    if not tx.seen.choices_are_views and need_views(tx.graph, [value.node for value in outputs]):
+        tx.seen.choices_are_views = True
+        raise Retrace
+
+
+def _keep_in_order(tx: Interpreter) -> None:
+    """Where code that the graph calls shares with this trace what is written, or backward what it took away, the next
+    one ends at the call."""
     if not tx.seen.data_ends_graphs and needs_old_data(tx):
         tx.seen.data_ends_graphs = True
         raise Retrace

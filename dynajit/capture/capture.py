@@ -24,7 +24,7 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
-from dynajit.capture.answers import Answers, Retrace, keep_in_order, wait_inside
+from dynajit.capture.answers import Answers, Retrace, settle, wait_inside
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -543,8 +543,8 @@ class FrameCapture:
         return any(map(_is_dual, inputs)) or (self.user_hooks and any(map(_needs_grad, inputs)))
 
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
-        keep_in_order(tx)
         outputs = emission.outputs()
+        settle(tx, outputs)
         emission.make_calls(late=False)
         graph, module, called = tx.graph, None, None
         seen = outputs or graph.impure or graph.checks or self._differentiates_at_once(graph.inputs)

@@ -73,6 +73,8 @@ class Seen:
         self.data_ends_graphs = False
         #: whether a handle of what is sent or received was found to be waited for after the graph
         self.handles_outlive_graphs = False
+        #: whether an item that a tensor chooses was found to be needed as the view that it is, so no kernel loads it
+        self.choices_are_views = False
         #: what has Python code that shares what is written with the program around it, so a call ends the graph
         self.out_of_order: set[Any] = set()
 

@@ -30,7 +30,7 @@ from dynajit.values.polyfills.autograd import history_with_data
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
 from dynajit.values.scalars.slices import SliceVal, make_slice
 from dynajit.values.scalars.symbolic import SymVal, decide
-from dynajit.values.tensors import overrides
+from dynajit.values.tensors import chosen, overrides
 from dynajit.values.tensors.known_truth import known_truth
 from dynajit.values.tensors.tensor_data import is_differentiated
 from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
@@ -200,15 +200,45 @@ class TensorVal(Value):
         return self.call_method(tx, "__reversed__", [], {})
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        of, rest = self._selected(tx, _without_arrays(tx, key))
-        return of if rest is None else tx.torch_op("call_function", operator.getitem, [of, rest], {})
+        key = _without_arrays(tx, key)
+        parts = self._index(tx, key)
+        loaders = _loaders(parts)
+        if loaders and chosen.can_be_loaded(tx, self, loaders):
+            whole, dims, rest = self._around(tx, parts)
+            item = None if whole is None else chosen.load(tx, whole, dims, chosen.is_told(whole, self, dims))
+            if item is not None:
+                return tx.torch_op("call_function", operator.getitem, [item, TupleVal(rest)], {}) if rest else item
+        of, others = self._selected(tx, key, parts)
+        return of if others is None else tx.torch_op("call_function", operator.getitem, [of, others], {})
 
-    def _selected(self, tx: Tracer, key: Value) -> tuple[Value, Value | None]:
+    def _index(self, tx: Tracer, key: Value) -> list[Value]:
+        return key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
+
+    def _around(self, tx: Tracer, parts: list[Value]) -> tuple[Any, list[tuple[int, Value]], list[Value]]:
+        """For an index in which tensors of one choose: what its integers choose of the tensor, along which dimensions
+        of that the tensors do, and the rest of the index. No tensor if torch's indexing would do something else."""
+        places = None
+        if all(part in _loaders(parts) or _is_index(tx, part) for part in parts):
+            places = _places([part.const() if part.is_const() else part for part in parts], self.fake.dim())
+        if places is None:
+            return None, [], []
+        whole: Value = self
+        removed, dims, rest = 0, [], []
+        for dim, part in zip(places, parts, strict=True):
+            if part in _loaders([part]):
+                dims.append((dim - removed, part))
+            elif part.py_type() is int:
+                whole = tx.torch_op("call_method", "select", [whole, ConstVal(dim - removed), part], {})
+                removed += 1
+            else:
+                rest.append(part)
+        return whole, dims, rest
+
+    def _selected(self, tx: Tracer, key: Value, given: list[Value]) -> tuple[Value, Value | None]:
         """The part of the tensor that the symbolic integers of an index choose, and the rest of the index: slices,
         None, `...` and tensors. The tensor and the whole index if there are none, or if it raises.
 
         torch's own indexing would take the integers for what they are now. A tensor of one is an integer to it."""
-        given = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
         if tx.overrides.modes or not all(_is_index(tx, part) for part in given):
             return self, key
         parts = [_with_numbers(tx, part) for part in given]
@@ -218,7 +248,7 @@ class TensorVal(Value):
         places = _places(known, self.fake.dim())
         if places is None:
             return self, key
-        chosen: list[tuple[int, SymVal]] = []
+        numbers: list[tuple[int, SymVal]] = []
         for dim, part in zip(places, known, strict=True):
             if isinstance(part, SymVal):
                 size, number = self.fake.shape[dim], part.number
@@ -227,16 +257,28 @@ class TensorVal(Value):
                 )
                 if not is_there:
                     return self, key
-                chosen.append((dim - len(chosen), part))
+                numbers.append((dim - len(numbers), part))
         found: Value = self
-        for dim, number in chosen:
+        for dim, number in numbers:
             found = tx.torch_op("call_method", "select", [found, ConstVal(dim), number], {})
         rest = [part for part in parts if not isinstance(part, SymVal)]
         return found, TupleVal(rest) if rest else None
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        of, rest = self._selected(tx, _without_arrays(tx, key))
-        tx.torch_op("call_function", operator.setitem, [of, ConstVal(...) if rest is None else rest, value], {})
+        key = _without_arrays(tx, key)
+        parts = self._index(tx, key)
+        if (loaders := _loaders(parts)) and chosen.can_be_loaded(tx, self, loaders):
+            whole, dims, rest = self._around(tx, parts)
+            if whole is not None and all(part.py_type() is slice for part in rest):
+                told = chosen.is_told(whole, self, dims)
+                if rest:
+                    every: Value = ConstVal(slice(None))
+                    left = [every if part in loaders else part for part in parts if part.py_type() is not int]
+                    whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(left)], {})
+                if chosen.put(tx, whole, dims, told, value):
+                    return
+        of, others = self._selected(tx, key, parts)
+        tx.torch_op("call_function", operator.setitem, [of, ConstVal(...) if others is None else others, value], {})
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
@@ -504,6 +546,8 @@ class TensorVal(Value):
         return shape.items[index]
 
     def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "storage_offset" and chosen.may_lie_anywhere(tx.graph.graph, self.fake):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "where an item that a tensor chose begins")
         if name in UNGUARDED_METHODS:
             for entry in filter(_is_tensor_input, tx.graph.inputs):
                 known = functools.partial(_still, name, asked_plainly(entry.real, name))
@@ -592,6 +636,19 @@ def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
     return places
 
 
+def _loaders(parts: Sequence[Value]) -> list[Any]:
+    """The parts of an index that are tensors of one integer."""
+    return [
+        part
+        for part in parts
+        if type(part) is TensorVal
+        and part.kind is torch.Tensor
+        and part.fake.dim() == 0
+        and part.fake.dtype in _INDICES
+        and not torch._C._functorch.is_batchedtensor(part.fake)
+    ]
+
+
 def _is_index(tx: Tracer, part: Value) -> bool:
     """Whether it chooses along one dimension, or none: no mask or truth value, no list of those."""
     if isinstance(part, ConstVal):
@@ -610,7 +667,7 @@ def _with_numbers(tx: Tracer, part: Value) -> Value:
     if type(part) is SliceVal:
         parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
         return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
-    if type(part) is TensorVal and part.fake.dim() == 0 and not torch._C._functorch.is_batchedtensor(part.fake):
+    if _loaders([part]):
         return part.call_method(tx, "item", [], {})
     return part
 
