@@ -30,6 +30,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length, drain
+from dynajit.values.containers.lengths import leave_long
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal, set_part
@@ -443,6 +444,7 @@ class Calls(Tracer):
         """All items of an iterable."""
         if isinstance(value, SequenceVal):
             return value.values(self)
+        leave_long(self, value)
         return drain(self, value.iterate(self))
 
     def unpack_hinted(self, value: Value) -> list[Value]:

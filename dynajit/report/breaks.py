@@ -160,6 +160,11 @@ TOO_LONG = _kind(
     "so many instructions were traced without meeting a tensor that running them is quicker",
     "move tensor code that follows the long Python loop into a function of its own",
 )
+LONG_CONTAINER = _kind(
+    "long-container",
+    "an operation on a long container would rely on each of its items, where it is quicker by itself",
+    "nothing, or keep it away from the tensor code around it",
+)
 STOPPED = _kind("stopped", "dynajit.bisect stops tracing here, to see what comes of it", "nothing: it is a trial")
 IMPORT = _kind(
     "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"

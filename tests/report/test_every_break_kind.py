@@ -215,6 +215,13 @@ def too_long(x: Tensor) -> Any:
     return x * total
 
 
+MANY = [*range(200)]
+
+
+def long_container(x: Tensor) -> Any:
+    return x * sorted(MANY)[0]
+
+
 def resized_gradient(x: Tensor, out: Tensor) -> Any:
     with torch.no_grad():
         torch.mul(x[:, :2], 2, out=out)
@@ -267,6 +274,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "recursion": recursive,
     "import": importing,
     "trace-too-long": too_long,
+    "long-container": long_container,
     "resized-gradient": resized_gradient,
 }
 

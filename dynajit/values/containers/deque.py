@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source, length_source
 from dynajit.values.containers.iterators import check_length, iterator_at
-from dynajit.values.containers.lengths import check_growth, is_as_long
+from dynajit.values.containers.lengths import LONG, check_growth, is_as_long, leave_long
 from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -44,6 +45,7 @@ class DequeVal(SequenceVal):
 
     def replace(self, tx: Tracer, items: Sequence[Value], left: bool = False) -> None:
         """New contents; what is too much goes from the other end than the one that grew."""
+        leave_long(tx, self, LONG)
         kept = list(items)
         if self.limit is not None and len(kept) > self.limit:
             kept = kept[: self.limit] if left else kept[len(kept) - self.limit :]
@@ -96,6 +98,7 @@ class DequeVal(SequenceVal):
         return tx.class_attribute(self, collections.deque, name)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        leave_long(tx, self, LONG)
         index, items, before = self._index(tx, key, "index"), self.values(tx), self.changes
         self.replace(tx, [*items[:index], value, *items[index + 1 :]])
         self.changes = before  # another item at its place is no change to iterators
@@ -104,6 +107,7 @@ class DequeVal(SequenceVal):
         return DEQUE_METHODS["__contains__"](tx, self, item).truth(tx)
 
     def delitem(self, tx: Tracer, key: Value) -> None:
+        leave_long(tx, self, LONG)
         index, items = self._index(tx, key, "index"), self.values(tx)
         self.replace(tx, [*items[:index], *items[index + 1 :]])
 
@@ -165,6 +169,15 @@ class OutsideDeque(DequeVal):
 
     def _place(self, index: int) -> Source:
         return CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]")
+
+    def unread(self) -> int:
+        return len(self._real) - sum(self._taken) if self._items is None else super().unread()
+
+    @property
+    def first_items(self) -> list[Any]:
+        if self._items is not None:
+            return self._items[:2]
+        return [Lazy(item, None) for item in itertools.islice(self._real, self._taken[1], self._taken[1] + 2)]
 
     def length(self, tx: Tracer) -> Value:
         if self._items is not None:

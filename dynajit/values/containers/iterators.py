@@ -116,6 +116,9 @@ class PositionIterator(IteratorVal):
     def children(self) -> Sequence[Value]:
         return () if self.ended or self.container is None else (self.container,)
 
+    def unread(self) -> int:
+        return sum(container.unread() for container in PositionIterator.children(self))
+
 
 class SequenceIterator(PositionIterator):
     """Over a list of values."""

@@ -59,6 +59,9 @@ class _Joined(SequenceVal):
             self._tx.journal.set_attr(self, "_items", [*self._before, *found, *self._after])
         return self._items  # type: ignore[return-value]
 
+    def unread(self) -> int:
+        return len(self._real) if self._items is None else super().unread()
+
     @property
     def first_items(self) -> list[Any]:
         return [*self._before, *(Lazy(item, None) for item in self._real[:2]), *self._after][:2]

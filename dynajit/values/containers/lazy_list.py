@@ -58,6 +58,9 @@ class OutsideList(ListVal):
             self._tx.journal.set_attr(self, "_items", [*found[start : count - end], *self._added])
         return self._items  # type: ignore[return-value]
 
+    def unread(self) -> int:
+        return list.__len__(self._real) - sum(self._taken) if self._items is None else super().unread()
+
     def _place(self, index: int) -> Source:
         return ItemSource(self.source, index, self.raw)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import CallSource, Source, length_source
-from dynajit.values.containers.lengths import LONG, length_varies, outside_length
+from dynajit.values.containers.lengths import LONG, check_growth, leave_long, length_varies, outside_length
 from dynajit.values.containers.set_history import UNKNOWN, History, from_outside, guard_members, is_known
 from dynajit.values.containers.sets import SET_METHODS, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, varying_key
@@ -57,10 +57,24 @@ class OutsideSet(SetVal):
     def history(self, history: History) -> None:
         self._history = history
 
+    def unread(self) -> int:
+        return 0 if self._whole else len(self._real)
+
+    def iterate(self, tx: Tracer) -> Value:
+        self._read()
+        return super().iterate(tx)
+
     def _settle(self) -> None:
+        """Depend on all members, where it is no longer asked for single ones."""
+        if not self._whole:
+            leave_long(self._tx, self)
+            self._read()
+
+    def _read(self) -> None:
         """Depend on all members, and on which they are that were added."""
         if self._whole:
             return
+        check_growth(self._tx, self.source, self.kind.__len__)  # type: ignore[arg-type]
         tx, added = self._tx, list(self._added.values())
         for item in added:
             item.hash_key(tx)  # which may end the graph

@@ -17,6 +17,9 @@ from dynajit.values.scalars.constant import ConstVal, UnreadConst
 
 # From so many items on a copy is made by the container's own, and relies on no single one.
 LONG = 32
+# From so many on an operation that would read all of them ends the graph: what guards of 128 take, 1 to 2 microseconds,
+# is what a break costs. What would fill a dictionary or a deque anew with all of them does from `LONG` on.
+LONG_TO_READ = 128
 
 
 def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int], more: int = 0) -> Value:
@@ -43,6 +46,14 @@ def _is_as_long(count_of: Callable[[Any], int], count: int, real: Any) -> bool:
 def length_varies(tx: Tracer, count: int, length: Source) -> bool:
     """Whether an earlier capture saw another length there."""
     return not tx.static_numbers and tx.seen.number(length, count)
+
+
+def leave_long(tx: Tracer, container: Value, least: int = LONG_TO_READ) -> None:
+    """To be called where the trace is going to read all of a container: a graph break if that are many items of a real
+    one, since a guard of each costs more than the real operation. Where a break would be an error, they are read."""
+    count = container.unread()
+    if count >= least and not (tx.graph.shapes.fullgraph or tx.runs_elsewhere or tx.static_numbers):
+        raise GraphBreak(breaks.LONG_CONTAINER, f"{container.describe()}, of {count} items")
 
 
 def check_growth(tx: Tracer, of: Source, count_of: Callable[[Any], int]) -> None:

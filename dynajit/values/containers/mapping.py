@@ -23,9 +23,9 @@ from dynajit.guards.source import (
 )
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
-from dynajit.values.containers.iterators import PositionIterator
+from dynajit.values.containers.iterators import PositionIterator, drain
 from dynajit.values.containers.keys import collide, has_user_key
-from dynajit.values.containers.lengths import LONG, check_growth, length_varies, outside_length
+from dynajit.values.containers.lengths import LONG, check_growth, leave_long, length_varies, outside_length
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
     replace_entries,
@@ -228,7 +228,15 @@ class DictVal(Value):
             return ConstVal(key)
         return tx.wrap(key, DictKeySource(self.read_from, position))
 
+    def unread(self) -> int:
+        return 0 if self.complete or type(self) is not DictVal else dict.__len__(self.real_dict)
+
     def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+        leave_long(tx, self)
+        return self.all_items(tx)
+
+    def all_items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+        """As `items`, for the graph, however many they are."""
         self.materialise(tx)
         return [(entry[0], self._resolve(tx, hashed, entry)) for hashed, entry in list(self.entries.items())]
 
@@ -247,7 +255,7 @@ class DictVal(Value):
         return found
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
-        items = {key.const(): item for key, item in self.items(tx)}
+        items = {key.const(): item for key, item in self.all_items(tx)}
         return parts_to_graph(tx, items.values(), lambda parts: dict(zip(items, parts, strict=True)))
 
     def truth(self, tx: Tracer) -> bool:
@@ -300,6 +308,7 @@ class DictVal(Value):
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change."""
         if self.source is not None or not self.complete:
+            leave_long(tx, self, LONG)
             self.materialise(tx)
         tx.journal.wrote(self)
 
@@ -595,8 +604,11 @@ class DictViewVal(SetLike):
     def length(self, tx: Tracer) -> Value:
         return self.mapping.length(tx)
 
+    def unread(self) -> int:
+        return self.mapping.unread()
+
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
-        return parts_to_graph(tx, tx.unpack(self))
+        return parts_to_graph(tx, drain(tx, self.iterate(tx)))
 
     def truth(self, tx: Tracer) -> bool:
         return self.mapping.truth(tx)

@@ -21,6 +21,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import identical
 from dynajit.values.containers.iterators import LONGEST, PositionIterator, SequenceIterator, ended_iterator, iterator_at
+from dynajit.values.containers.lengths import LONG_TO_READ, leave_long
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.containers.watched import Contents, Watch, read_item
 from dynajit.values.core.effect import Pushed
@@ -58,6 +59,13 @@ class SequenceVal(Value):
         """The first two, as a hint that nothing is to rely on."""
         return self.items[:2]
 
+    def unread(self) -> int:
+        return sum(type(item) is Lazy for item in self.items)
+
+    def _is_graph_data(self) -> bool:
+        """Whether it holds tensors, which are inputs of the graph if anything is made of them."""
+        return any(type(item) is Lazy and torch.is_tensor(item.obj) for item in self.first_items[:1])
+
     def item(self, tx: Tracer, index: int) -> Value:
         found = self.items[index]
         if isinstance(found, Lazy):
@@ -77,6 +85,12 @@ class SequenceVal(Value):
         tx.journal.record(restore)
 
     def values(self, tx: Tracer) -> list[Value]:
+        if not self._is_graph_data():
+            leave_long(tx, self)
+        return self.all_values(tx)
+
+    def all_values(self, tx: Tracer) -> list[Value]:
+        """As `values`, for the graph, however many they are."""
         count = len(self.items)
         if count > MAX_READ and self.source is not None:
             raise GraphBreak(breaks.TOO_LONG, f"reading all of a {self.kind.__name__} of {count} items")
@@ -154,6 +168,8 @@ class SequenceVal(Value):
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         if not isinstance(other, SequenceVal):
             return None
+        leave_long(tx, self)
+        leave_long(tx, other)
         if self.family is not other.family or len(self.items) != len(other.items):
             return False
         different = self.first_difference(tx, other)
@@ -172,12 +188,15 @@ class SequenceVal(Value):
     def compare(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if not isinstance(right, SequenceVal) or self.family is not right.family:
             return None
+        leave_long(tx, self)
+        leave_long(tx, right)
         different = self.first_difference(tx, right)
         if different is not None and different < min(len(self.items), len(right.items)):
             return tx.compare(self.item(tx, different), symbol, right.item(tx, different))
         return ConstVal(COMPARE[symbol][0](len(self.items), len(right.items)))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
+        leave_long(tx, self)
         index = 0
         while index < len(self.items):  # a user's __eq__ may change the list
             member = self.item(tx, index)
@@ -189,6 +208,8 @@ class SequenceVal(Value):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if key.py_type() is slice:
             chosen = range(len(self.items))[slice_of(key)]
+            if len(chosen) >= LONG_TO_READ:
+                leave_long(tx, self)
             return self._slice(tx, [self.item(tx, index) for index in chosen])
         return self.item(tx, self._index(tx, key, "index"))
 
@@ -304,7 +325,9 @@ class TupleVal(SequenceVal):
         return self.kind(items)
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
-        return parts_to_graph(tx, self.values(tx), torch.Size if self.kind is torch.Size and self.is_const() else tuple)
+        return parts_to_graph(
+            tx, self.all_values(tx), torch.Size if self.kind is torch.Size and self.is_const() else tuple
+        )
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
@@ -459,6 +482,7 @@ class ListVal(SequenceVal):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change, which is recorded in the journal."""
+        leave_long(tx, self)
         if self.source is not None:
             self.values(tx)
         tx.journal.wrote(self)
@@ -481,7 +505,7 @@ class ListVal(SequenceVal):
         return TupleVal(self.values(tx))
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
-        return parts_to_graph(tx, self.values(tx))
+        return parts_to_graph(tx, self.all_values(tx))
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return ListVal(items)
@@ -490,6 +514,7 @@ class ListVal(SequenceVal):
         return tx.class_attribute(self, list, name)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        leave_long(tx, self)
         items = self.values(tx)
         if key.py_type() is slice:
             new: list[Any] = list(items)
@@ -506,6 +531,7 @@ class ListVal(SequenceVal):
         self._fill(tx, index, value)
 
     def delitem(self, tx: Tracer, key: Value) -> None:
+        leave_long(tx, self)
         new = self.values(tx)
         if key.py_type() is slice:
             del new[slice_of(key)]
@@ -559,6 +585,7 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> None:
 
 @list_method
 def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> None:
+    leave_long(tx, self)
     items = self.values(tx)
     self.replace(tx, [])  # so the program sees it meanwhile
     try:
@@ -590,6 +617,8 @@ def real_method(name: str, changes: bool = False, compares: bool = False) -> Cal
     """The model of a method of lists, tuples or deques: CPython's own, on a copy."""
 
     def model(tx: Tracer, self: Any, /, *args: Value) -> Value:
+        if changes or compares:
+            leave_long(tx, self)
         items = self.values(tx)
         changed = tx.journal.changes
 

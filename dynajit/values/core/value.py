@@ -269,6 +269,10 @@ class Value:
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return tx.call(self.getattr(tx, name), args, kwargs)
 
+    def unread(self) -> int:
+        """How many items of a real container reading all of it would make the trace rely on."""
+        return 0
+
     def look_into(self, tx: Tracer) -> None:
         """Look at all that it holds, so that `real` knows it."""
 

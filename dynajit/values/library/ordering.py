@@ -10,6 +10,7 @@ import _heapq
 from typing import Any
 
 from dynajit.report import breaks
+from dynajit.values.containers.lengths import leave_long
 from dynajit.values.containers.sequence import ListVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.core.registry import builtin, models_of
@@ -25,6 +26,7 @@ _SPELLINGS = [spelling for name in _NAMES for spelling in (name, f"_{name}_max",
 def _heap(function: Any, tx: Tracer, heap: Value, *item: Value) -> Value:
     if not isinstance(heap, ListVal):
         heap.unsupported(f"heapq.{function.__name__}")
+    leave_long(tx, heap)
     real = [StandIn(tx, part) for part in heap.values(tx)]
     try:
         return value_of(call_real(tx, function, real, *(StandIn(tx, part) for part in item)))

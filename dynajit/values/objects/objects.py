@@ -180,6 +180,10 @@ class ObjVal(Value):
         in_mapping = self.payload is None or isinstance(self.payload, (DictVal, SetVal))
         return super().to_graph(tx) if in_mapping else self.payload.to_graph(tx)  # type: ignore[union-attr]
 
+    def unread(self) -> int:
+        own = self.payload is None or type(lookup_type(self.cls, "__iter__")[0]) is types.FunctionType
+        return 0 if own else self.payload.unread()  # type: ignore[union-attr]
+
     def is_same(self, tx: Tracer, other: Value) -> bool | None:
         if not isinstance(other, ObjVal):
             return None
