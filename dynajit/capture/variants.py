@@ -24,6 +24,7 @@ from dynajit.config import config
 from dynajit.exc import RecompileLimitExceeded
 from dynajit.graph.seen import NO_SIZE, Seen, is_argument
 from dynajit.guards.guard import Guard
+from dynajit.guards.kinds_relation import settled_float
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import CallSource, LocalSource, Source
 from dynajit.report.counters import counters
@@ -127,6 +128,8 @@ class _Misses:
             wanted = guard.params[0]
             if type(wanted) is int and abs(wanted) >= NO_SIZE:
                 self._hopeless.add(source)
+        if source is not None and guard.kind == "RELATION" and settled_float(guard.params[0]):
+            self._hopeless.add(source)  # a float of which something takes one number alone
         outgrown = guards.outgrown(index, values, globals_)
         if outgrown is not None:
             length, count = outgrown

@@ -61,6 +61,7 @@ class Seen:
         self.dynamic = dynamic
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
+        self._texts: dict[Source, Any] = {}
         #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
         self.varying: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
@@ -120,6 +121,23 @@ class Seen:
                 if old[at] is not CHANGED and old[at] != number:
                     old[at] = CHANGED
         return known
+
+    def stood(self, source: Source, real: Any) -> None:
+        """A number or text, or None, was found in the place of what may stand there later: another one is one that
+        varies. Arguments that are left out at times are none."""
+        if is_argument(source):
+            return
+        if real is None or type(real) in (int, float):
+            self._numbers.setdefault(source, real)
+        if real is None or type(real) in (str, bytes):
+            self._texts.setdefault(source, real)
+
+    def text(self, source: Source, real: str | bytes) -> bool:
+        """Whether this text is another one than before."""
+        known = self._texts.setdefault(source, real)
+        if known is not CHANGED and (type(known) is not type(real) or known != real):
+            known = self._texts[source] = CHANGED
+        return known is CHANGED and self.dynamic is not False
 
     def number(self, source: Source, real: complex) -> bool:
         """Whether this number is another one than before: symbolic, if it has a symbol."""

@@ -7,6 +7,7 @@ right. The ShapeEnv is made when the first symbol is needed: frames without one 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,6 +58,10 @@ class Related(NamedTuple):
     sources: dict[str, Source]
     loc: FrameLoc | None
     note: str
+
+
+class NumberNeeded(RuntimeError):
+    """An operation takes one number alone, where the number was another one in each variant so far."""
 
 
 class Shapes:
@@ -264,6 +269,18 @@ class Shapes:
         self.unknowns.add(str(expr))
         return made
 
+    def kept(self, number: Any) -> Any:
+        """A symbolic float as an operation is given it: one that was another in each variant so far, or follows from
+        such a number, raises NumberNeeded where the number at hand would be relied on."""
+        if not self.varying or not isinstance(number, torch.SymFloat):
+            return number
+        node = number.node
+        names = [name for name in symbols.names_in(symbols.tree_of(node.expr)) if name in self.symbols]
+        if self.varying.isdisjoint(self.source_of(name) for name in names):
+            return number
+        kept = _kept_node()(node.expr, node.shape_env, float, node.hint, fx_node=node.fx_node)
+        return torch.SymFloat(kept)  # type: ignore[no-untyped-call]
+
     # -- at the end
 
     def note(self) -> None:
@@ -362,6 +379,19 @@ class Shapes:
             user_line=loc.render() if loc is not None else "",
             hint="change that line so that it holds for all sizes, or use maybe_mark_dynamic",
         )
+
+
+@functools.cache
+def _kept_node() -> Any:
+    from torch.fx.experimental.sym_node import SymNode
+
+    class KeptNode(SymNode):
+        """A float that varies: what is computed of it is an ordinary symbol."""
+
+        def guard_float(self, file: str, line: int) -> float:
+            raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
+
+    return KeptNode
 
 
 def _known(number: Any) -> int | None:

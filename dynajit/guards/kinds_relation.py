@@ -29,11 +29,22 @@ def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
         return False
 
 
+def settled_float(tree: Any) -> bool:
+    """Whether the relation is that a float, or what is computed as one, is a certain number."""
+    numbers = [part for part in tree[1:] if not symbols.names_in(part)]
+    return tree[0] == "eq" and any(type(part) is float for part in numbers) and not any(map(_vanishes, tree[1:]))
+
+
+def _vanishes(tree: Any) -> bool:
+    """Whether it is zero for each finite number: that a float is finite is guarded so."""
+    return isinstance(tree, tuple) and tree[0] in ("mul", "truediv") and 0 in tree[1:]
+
+
 def _one_to_one(tree: Any) -> bool:
     """Whether different numbers give different results."""
     if not isinstance(tree, tuple):
         return isinstance(tree, str)
-    if tree[0] in ("mul", "truediv") and 0 in tree[1:]:  # the guard on a float that it is finite
+    if _vanishes(tree):
         return False
     varying = [part for part in tree[1:] if symbols.names_in(part)]
     return tree[0] in _ONE_TO_ONE and len(varying) == 1 and _one_to_one(varying[0])
@@ -67,7 +78,9 @@ class Relation(GuardKind):
     def pins(self, params: tuple[Any, ...]) -> bool:
         tree, _, others, _ = params
         numbers = [part for part in tree[1:] if not symbols.names_in(part)]
-        return not others and tree[0] == "eq" and len(numbers) == 1 and any(map(_one_to_one, tree[1:]))
+        if others or tree[0] != "eq" or len(numbers) != 1:
+            return False
+        return settled_float(tree) or any(map(_one_to_one, tree[1:]))
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         tree, names, others, _ = params

@@ -31,7 +31,7 @@ from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
-from dynajit.values.scalars.number_calls import in_order
+from dynajit.values.scalars.number_calls import in_order, is_among
 
 
 class Lazy:
@@ -197,6 +197,9 @@ class SequenceVal(Value):
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         leave_long(tx, self)
+        found = is_among(tx, self, item)
+        if found is not None:
+            return found
         index = 0
         while index < len(self.items):  # a user's __eq__ may change the list
             member = self.item(tx, index)

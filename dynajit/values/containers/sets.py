@@ -38,6 +38,7 @@ from dynajit.values.core.effect import Pushed
 from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.number_calls import is_among, varies
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 _IN_PLACE = {symbol: f"{name}_update" for symbol, name in _SET_OPERATORS.items()} | {"|": "update"}
@@ -190,6 +191,10 @@ class SetVal(SetLike):
         return ConstVal(len(self.entries))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
+        if varies(item) and all(member.is_const() for member in self.entries.values()):
+            found = is_among(tx, ConstVal(frozenset(member.const() for member in self.entries.values())), item)
+            if found is not None:
+                return found
         return item.hash_key(tx) in self.entries
 
     def add_alone(self, tx: Tracer, item: Value) -> bool:

@@ -8,14 +8,13 @@ which key it is. Members of a set and indices of a list are such keys, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dynajit import _C
 from dynajit.guards.source import CallSource, Source, TogetherSource
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.number_calls import MAX_NUMBERS, NumberCall, escaped, varies
-from dynajit.values.scalars.unread import UnreadCall
 
 _KEYS = (int, float, str)
 # classes of which no two objects are equal, if both are of different rows
@@ -93,32 +92,18 @@ def differ(tx: Tracer, key: Value, other: Value) -> bool:
     return kinds <= set().union(*_UNLIKE) and not any(kinds <= row for row in _UNLIKE)
 
 
-def _parts(tx: Tracer, key: Value) -> Sequence[Value] | None:
-    """What a text is made of that nothing depends on yet, or the items of a tuple; None for any other key."""
-    if type(key) is UnreadCall:
-        return None if key.is_read else key.children()
-    return tx.unpack(key) if key.py_type() is tuple else None
-
-
 def _may_vary(tx: Tracer, key: Value) -> bool:
-    parts = _parts(tx, key)
-    if parts is not None:
-        return any(_may_vary(tx, part) for part in parts)
+    if key.py_type() is tuple:
+        return any(_may_vary(tx, part) for part in tx.unpack(key))
     return key.py_type() in _KEYS and varies(key)
 
 
 def _written(tx: Tracer, call: NumberCall, key: Value) -> tuple[str, str] | None:
     """How the key is written in code and in messages, as `NumberCall.argument`."""
-    parts = _parts(tx, key)
-    if parts is None:
+    if key.py_type() is not tuple:
         return call.argument(key) if key.py_type() in (*_KEYS, type(None)) else None
-    found = [_written(tx, call, part) for part in parts]
+    found = [_written(tx, call, part) for part in tx.unpack(key)]
     if None in found:
         return None
-    name = shown = ""
-    if type(key) is UnreadCall:
-        name = f"made_{len(call.known)}"
-        call.known[name] = key.function
-        shown = escaped(repr(getattr(key.function, "__self__", None)) + key.function.__name__)
     text, seen = ("".join(f"{each}, " for each in column) for column in zip(*filter(None, found), strict=True))
-    return f"{name}({text})", f"{shown}({seen})"
+    return f"({text})", f"({seen})"

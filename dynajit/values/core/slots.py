@@ -8,6 +8,7 @@ Every model that calls a special method for a slot passes what that gave through
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 
 from dynajit.bytecode.return_action import MEASURED, TRUTH, ReturnAction
@@ -58,7 +59,7 @@ class AsksClass(Value):
         own = self.own(tx, "__contains__")
         if own is not None:
             return tx.call(own, [item], {}).truth(tx)
-        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
+        return bool(tx.fold(operator.contains, [self, item]).const())
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from dynajit import _C, torch_compat
+from dynajit.config import config
 from dynajit.graph.lazy_dynamo import package_of
 from dynajit.graph.seen import has_symbol
 from dynajit.guards.kinds_tensor import has_history
@@ -126,7 +127,9 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
     if type(obj) in (int, float, complex, str, bytes):
         tx.guard(source, "TYPE", type(obj))
-        if tx.static_numbers or type(obj) in (str, bytes) or not tx.seen.number(source, obj):
+        if type(obj) in (str, bytes):
+            return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
+        if tx.static_numbers or not tx.seen.number(source, obj):
             return UnreadConst(tx, obj, source)
         if not has_symbol(obj):
             return UnreadConst(tx, obj, source, changes=type(obj) is not float)
@@ -136,10 +139,13 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     if is_literal(obj):
         if type(obj) in VALUE_TYPES:
             tx.guard(source, "TYPE", type(obj))
-            return UnreadConst(tx, obj, source)
+            return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
         if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
             tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
+        if source in tx.seen.varying and isinstance(obj, (slice, range, frozenset)):
+            return _varying(tx, obj, source)
         guard_literal(tx, obj, source)
+        tx.seen.stood(source, obj)
         return ConstVal(obj, source)
     kind = type(obj)  # never isinstance(): it would run a user's __getattribute__
     known = tx.known_object(obj, source)
@@ -149,6 +155,12 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
     tx.remember_object(obj, made)
     return made
+
+
+def _changes(tx: Tracer, obj: Any, source: Source) -> bool:
+    """Whether a text or time is another one than before, so that what follows from it is computed at run time: by
+    functions that are made here, and are not kept for other processes."""
+    return not tx.static_numbers and not config.keep_variants and tx.seen.text(source, obj)
 
 
 def _varying(tx: Tracer, obj: Any, source: Source) -> Value:

@@ -109,6 +109,8 @@ class InstanceDict(AttributeDict):
 
     def guard_absent(self, tx: Tracer, name: str) -> None:
         tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)
+        # a number of the class is where one of the instance's own begins
+        tx.seen.stood(self.entry_source(name), lookup_type(self.owner.cls, name)[0])
 
     def entry_source(self, name: str) -> Source:
         """Generated code must not run a user's `__getattribute__`, or a descriptor that the entry hides behind."""

@@ -13,11 +13,12 @@ import operator
 import pathlib
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from dynajit import _C
 from dynajit.bytecode.return_action import NUMBER
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source, key_identity
@@ -62,6 +63,8 @@ VALUE_TYPES: frozenset[type] = PATH_TYPES | {
     datetime.timedelta,
     datetime.timezone,
 }
+#: of them those that are numbers in other words
+TIME_TYPES = VALUE_TYPES - PATH_TYPES - {datetime.timezone}
 # of which equal ones may be several objects
 _COPIED = frozenset({int, float, complex, str, bytes, slice, range, frozenset, torch.device, *VALUE_TYPES})
 # methods of paths that only look at their text
@@ -124,9 +127,10 @@ def _keep_from_ids(tx: Tracer) -> None:
 
 
 class ConstVal(AsksClass):
-    """An immutable object known while tracing. `is_read`: something depends on it."""
+    """An immutable object known while tracing. `is_read`: something depends on it. `changes`: as of `UnreadConst`."""
 
     is_read = True
+    changes = False
 
     def __init__(self, value: object, source: Source | None = None) -> None:
         self.value: Any = value
@@ -199,8 +203,8 @@ class ConstVal(AsksClass):
         own = self.own(tx, "__getitem__")
         if own is not None:
             return tx.call(own, [key], {})
-        if isinstance(self.value, (str, bytes, tuple, range)):
-            return tx.fold(lambda obj, index: obj[index], [self, key])
+        if issubclass(self.py_type(), (str, bytes, tuple, range)):
+            return tx.fold(operator.getitem, [self, key])
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not subscriptable")
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
@@ -240,6 +244,9 @@ class ConstVal(AsksClass):
         if not isinstance(other, ConstVal):
             return None
         if self.py_type() is not other.py_type():
+            return False
+        changing = any(each.changes and not each.is_read for each in (self, other))
+        if changing and self.py_type() in (str, bytes) and not tx.holds(self, "==", other):
             return False
         first, second = self.value, other.value
         if type(first) in _COPIED and const_equal(first, second):
@@ -288,6 +295,9 @@ class Unread(ConstVal):
     def py_type(self) -> type:
         return self._kind
 
+    def own(self, tx: Tracer, name: str) -> Value | None:
+        return None  # no member of an enumeration
+
 
 class UnreadConst(Unread):
     """A number or string from outside; reading its value records the guard.
@@ -301,9 +311,6 @@ class UnreadConst(Unread):
         self._raw = value
         self.source: Source = source
         self.changes = changes
-
-    def own(self, tx: Tracer, name: str) -> Value | None:
-        return None  # no member of an enumeration
 
     def plain_truth(self) -> bool:
         if self.changes and not self.is_read:
@@ -341,6 +348,29 @@ class UnreadConst(Unread):
 COMPUTING = frozenset({"bit_count", "bit_length", "is_integer", "as_integer_ratio", "conjugate", "hex", "to_bytes"})
 
 
+def _reader(name: str) -> Callable[[Any], Any]:
+    def read(time: Any) -> Any:
+        return getattr(time, name)
+
+    read.__name__ = name
+    _C.mark_ours(read.__code__)
+    return read
+
+
+#: what reads the numbers that a date or time is made of
+READERS: dict[str, Callable[[Any], Any]] = {
+    name: _reader(name)
+    for name in ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "microseconds")
+}
+# methods of dates and times that only compute
+_OF_TIMES = frozenset({"isoformat", "isoweekday", "toordinal", "total_seconds", "weekday"})
+#: methods of texts that give numbers and truth values
+ASKING = frozenset(
+    {"count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier"}
+    | {"islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "rfind", "rindex", "startswith"}
+)
+
+
 def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
     """A method that only computes, or an attribute that is the number itself."""
     kind = number.py_type()
@@ -348,7 +378,12 @@ def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
         return ConstVal(getattr(kind(1), name))
     if (name == "real" and kind is not complex) or (name == "numerator" and kind is int):
         return number
-    method = getattr(kind, name, None) if name in COMPUTING else None
+    if kind in TIME_TYPES and name in READERS and hasattr(kind, name):
+        return tx.fold(READERS[name], [number])
+    if kind in TIME_TYPES and name in _OF_TIMES and hasattr(kind, name):
+        return ConstMethod(number, name)
+    names = ASKING if kind in (str, bytes) else COMPUTING
+    method = getattr(kind, name, None) if name in names else None
     return BoundBuiltin(number, name, tx.from_real(method)) if method is not None else None
 
 
@@ -372,6 +407,8 @@ class ConstMethod(BoundMethod):
             args = [tx.new_list(tx.unpack_hinted(args[0]))]
         if self.owner.py_type() is str and (self.name in TEXT_METHODS or self.name in ("format", "translate")):
             return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
+        if self.owner.py_type() in TIME_TYPES and self.name in _OF_TIMES:
+            return tx.fold(getattr(self.owner.py_type(), self.name), [self.owner, *args], kwargs)
         return tx.fold(self.real(), args, kwargs)
 
     def rebuild(self, out: Any) -> None:

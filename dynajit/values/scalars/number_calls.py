@@ -15,23 +15,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dynajit import _C, symbols
+from dynajit.config import config
 from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import UnreadConst
+from dynajit.values.scalars.constant import READERS, TIME_TYPES, UnreadConst
 from dynajit.values.scalars.symbolic import SymVal, is_number
+from dynajit.values.scalars.unread import UnreadCall
 
 # what is told apart by its text
-_SHOWN = (int, float, bool, complex, str, type(None))
-_TAKEN = (complex, str, list, tuple)
+_SHOWN = (int, float, bool, complex, str, bytes, range, type(None), *TIME_TYPES)
+_TAKEN = (complex, str, bytes, list, tuple, frozenset, range, type(None), *TIME_TYPES)
 #: items of a list that is computed with at each check of the guards: of more the program computes itself
 MAX_COMPUTED = 128
 _NUMBER_TYPES = frozenset({int, float})
-_RESULTS = (int, float, complex, bytes, str, tuple)
+_RESULTS = (int, float, complex, bytes, str, tuple, *TIME_TYPES)
 # as many numbers a call may follow from: it is looked at in each check of the guards
 MAX_NUMBERS = 16
 _OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "abs", "and_", "or_", "xor", "invert"),
-    *("rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
+    *("rshift", "eq", "ne", "lt", "le", "gt", "ge", "index", "contains", "getitem"),
 )
 
 
@@ -40,11 +42,12 @@ def sum_of(start: Any, *numbers: Any) -> Any:
     return sum(numbers, start)
 
 
-_COMPUTING = frozenset(
+_COMPUTING: frozenset[Any] = frozenset(
     {
         *(getattr(operator, name) for name in _OPERATORS),
         *(builtins.abs, builtins.round, builtins.divmod, builtins.hash, builtins.int, builtins.float, builtins.bool),
-        *(builtins.complex, builtins.min, builtins.max, sum_of),
+        *(builtins.complex, builtins.min, builtins.max, builtins.len, builtins.ord),
+        *(sum_of, *READERS.values()),
     }
 )
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
@@ -56,9 +59,11 @@ def changes(value: Value) -> bool:
 
 
 def varies(value: Value) -> bool:
-    """Whether it is a number, or a list of such, that may be another one at the next call."""
+    """Whether it is a number or text, or a list of such, that may be another one at the next call."""
     if _growing(value) is not None:
         return True
+    if type(value) is UnreadCall:
+        return not value.is_read and any(map(varies, value.children()))
     items = getattr(value, "items", None)
     if type(items) is list:
         return any(isinstance(item, Value) and varies(item) for item in items)
@@ -72,6 +77,14 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kw
         return None
     called = called_on_number(tx, fn, given)
     return model_of(tx, *called) if called is not None else None
+
+
+def is_among(tx: Tracer, members: Value, item: Value) -> bool | None:
+    """Whether a number or text that varies is one of these constants: that alone is guarded. None for anything else."""
+    if not varies(item) or config.keep_variants:  # which keeps nothing that calls a function made here
+        return None
+    found = call_on_number(tx, operator.contains, [members, item], {})
+    return found.truth(tx) if found is not None else None
 
 
 def model_of(tx: Tracer, found: Any, source: Source) -> Value | None:
@@ -144,18 +157,31 @@ class NumberCall:
         if changes(value):
             name = self._number(value.source, value.hint)  # type: ignore[arg-type, attr-defined]
             return name, self._place(name)
+        if type(value) is UnreadCall and not value.is_read:
+            return self._made(value)
         growing = _growing(value)
         if growing is not None:
             name = self._number(growing[1], growing[0])
             return self._listed(growing[2], (f"*only_numbers({name})", f"*{self._place(name)}"))
         if value.py_type() in (list, tuple) and type(getattr(value, "items", None)) is list:
             return self._listed(self._tx.unpack(value))
-        if not value.is_const() or type(value.const()) not in _SHOWN:
+        if not value.is_const() or not _is_shown(value.const()):
             return None
         name = f"given_{len(self.known)}"
         known = self.known[name] = value.const()
         # Python shows no integer of many digits in base ten
         return name, escaped(hex(known) if type(known) is int and symbols.is_large(known) else repr(known))
+
+    def _made(self, value: UnreadCall) -> tuple[str, str] | None:
+        """A text made of numbers and texts."""
+        parts = [*filter(None, map(self.argument, value.children()))]
+        if len(parts) < len(value.children()):
+            return None
+        name = f"made_{len(self.known)}"
+        self.known[name] = value.function
+        before = escaped(repr(getattr(value.function, "__self__", None)) + value.function.__name__)
+        text, shown = (", ".join(column) for column in zip(*parts, strict=True))
+        return f"{name}({text})", f"{before}({shown})"
 
     def _listed(self, items: Sequence[Value], *parts: tuple[str, str]) -> tuple[str, str] | None:
         """A list of these items, behind other parts."""
@@ -211,8 +237,8 @@ def called_on_number(
     function: Callable[[Any], Any] = eval(f"lambda {names}: {code}", call.known)
     try:
         found = function(*(hint for _, hint in numbers))
-    except (ArithmeticError, ValueError, TypeError, Warning):  # NumPy warns, and a filter may make that an error
-        return None  # the numbers themselves say what is wrong
+    except (ArithmeticError, LookupError, ValueError, TypeError, Warning):
+        return None  # the numbers themselves say what is wrong; NumPy warns, and a filter may make that an error
     text = f"{_name(fn)}({', '.join(shown)})"
     if many:
         exec(f"def of_numbers(numbers):\n    {names} = numbers\n    return {code}", call.known)
@@ -221,6 +247,12 @@ def called_on_number(
     _C.mark_ours(function.__code__)
     base = TogetherSource([source for source, _ in numbers]) if many else numbers[0][0]
     return found, CallSource(base, function, text)
+
+
+def _is_shown(known: Any) -> bool:
+    if type(known) in (tuple, frozenset):
+        return all(map(_is_shown, known))
+    return type(known) in _SHOWN
 
 
 def escaped(text: str) -> str:
@@ -234,7 +266,7 @@ def _name(fn: Any) -> str:
 
 
 def _computes(fn: Any) -> bool:
-    """Whether it is a function of `math`, an operator, or a method of numbers: C code that only computes."""
+    """Whether it is a function of `math`, an operator, or a method of numbers or texts: C code that only computes."""
     if isinstance(fn, types.MethodDescriptorType):
-        return fn.__objclass__ in (int, float, complex)
+        return fn.__objclass__ in (int, float, complex, str, bytes, *TIME_TYPES)
     return fn in _COMPUTING or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)

@@ -27,6 +27,7 @@ from torch.utils._device import _device_constructors
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
+from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
@@ -146,8 +147,9 @@ class _Operation:
         traceable = isinstance(self.target, types.FunctionType) and not is_own(self.target.__code__.co_filename)
         self.tx.graph.mode.looked_at_values = self.tx.graph.mode.made_numbers = False
         self._keep_layouts()
+        args, kwargs = self._kept()
         with Warned() as warned:
-            result = run_fake(self.tx.graph, self.op, self.target, *self.fakes)
+            result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
             raise WarnsInside
         if warned.texts and self.tx.warning_filters is not None:
@@ -155,6 +157,11 @@ class _Operation:
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         self.warns = bool(warned.texts)
         return result
+
+    def _kept(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, with floats that were others in each variant so far as those that no kernel may rely on."""
+        keep = self.tx.graph.shapes.kept
+        return [*map(keep, self.fakes[0])], {name: keep(fake) for name, fake in self.fakes[1].items()}
 
     def _keep_layouts(self) -> None:
         """Where the trace goes back before the operation, the fakes that it lays out anew are laid out as before."""
@@ -438,6 +445,8 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
             return run()
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
+    except NumberNeeded as error:
+        raise GraphBreak(breaks.VARYING_VALUE, f"{name()} {error}") from None
     except DynamicOutputShapeException as error:
         raise GraphBreak(breaks.DYNAMIC_OUTPUT, name(), error) from None
     except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:

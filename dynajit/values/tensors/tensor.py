@@ -618,10 +618,24 @@ _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def _without_arrays(tx: Tracer, key: Value) -> Value:
-    """An index with tensors for NumPy's arrays."""
-    if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
+    """An index with tensors for NumPy's arrays, and for lists of integers that vary."""
+    if isinstance(key, TupleVal) and any(_makes_tensor(tx, item) for item in key.values(tx)):
         return TupleVal([_without_arrays(tx, item) for item in key.values(tx)])
+    if _lists_numbers(tx, key):
+        return tx.call_builtin(torch.tensor, [key], {})
     return tx.call_builtin(torch.as_tensor, [key], {}) if issubclass(key.py_type(), _ARRAY) else key
+
+
+def _makes_tensor(tx: Tracer, part: Value) -> bool:
+    return issubclass(part.py_type(), _ARRAY) or _lists_numbers(tx, part)
+
+
+def _lists_numbers(tx: Tracer, part: Value) -> bool:
+    """Whether it is a list of integers of which some vary: torch's own indexing would take them for what they are."""
+    if part.py_type() is not list:
+        return False
+    items = tx.unpack(part)
+    return any(item.symbolic for item in items) and all(item.py_type() is int for item in items)
 
 
 def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
