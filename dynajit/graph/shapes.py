@@ -270,16 +270,16 @@ class Shapes:
         return made
 
     def kept(self, number: Any) -> Any:
-        """A symbolic float as an operation is given it: one that was another in each variant so far, or follows from
+        """A symbolic number as an operation is given it: one that was another in each variant so far, or follows from
         such a number, raises NumberNeeded where the number at hand would be relied on."""
-        if not self.varying or not isinstance(number, torch.SymFloat):
+        if not self.varying or not isinstance(number, (torch.SymFloat, torch.SymInt)):
             return number
         node = number.node
         names = [name for name in symbols.names_in(symbols.tree_of(node.expr)) if name in self.symbols]
         if self.varying.isdisjoint(self.source_of(name) for name in names):
             return number
-        kept = _kept_node()(node.expr, node.shape_env, float, node.hint, fx_node=node.fx_node)
-        return torch.SymFloat(kept)  # type: ignore[no-untyped-call]
+        kept = _kept_node()(node.expr, node.shape_env, node.pytype, node.hint, fx_node=node.fx_node)
+        return type(number)(kept)
 
     # -- at the end
 
@@ -386,9 +386,12 @@ def _kept_node() -> Any:
     from torch.fx.experimental.sym_node import SymNode
 
     class KeptNode(SymNode):
-        """A float that varies: what is computed of it is an ordinary symbol."""
+        """A number that varies: what is computed of it is an ordinary symbol."""
 
         def guard_float(self, file: str, line: int) -> float:
+            raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
+
+        def guard_int(self, file: str, line: int) -> int:
             raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
 
     return KeptNode

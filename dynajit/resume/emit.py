@@ -533,7 +533,7 @@ class Emission:
         if instr.op not in _NEEDS_VARIABLE:
             return False
         cell = frame.cells.get(instr.arg)
-        return instr.arg not in frame.locals if cell is None else cell.get(self.tx) is None
+        return instr.arg not in frame.locals if cell is None else cell.is_empty(self.tx)
 
     def _raise_unbound(self, frame: SymFrame, instr: Instr) -> None:
         """What the instruction would raise: in this code its variable may be bound, or of another kind."""

@@ -465,6 +465,23 @@ def appended_array() -> Any:
 
 
 @program()
+def rates_in_an_array() -> Any:
+    rates = numpy.cos(numpy.linspace(0.1, 1.0, 40))
+    return lambda i: X * float(rates[i]), list
+
+
+@program()
+def rows_of_an_array() -> Any:
+    rows, total = numpy.arange(120.0).reshape(40, 3), numpy.zeros(40)
+
+    def step(i: int) -> Any:
+        total[i] = 2.5
+        return rows[i], rows[-1 - i, 1], rows[:, i % 3], rows[None, i], total[i]
+
+    return step, lambda: total
+
+
+@program()
 def tokens_with_a_cache() -> Any:
     box = Box(keys=None)
 

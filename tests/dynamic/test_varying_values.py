@@ -6,6 +6,7 @@ a decision (a size of one, a sign) cuts the values in two.
 """
 
 import dataclasses
+import datetime
 import enum
 import functools
 import itertools
@@ -32,6 +33,7 @@ LIMIT = 3
 VALUES = range(2, 10)
 X = torch.linspace(-1, 1, 48).reshape(6, 8)
 LINEAR = nn.Linear(8, 8)
+DAY = datetime.date(2024, 1, 30)
 
 Pair = namedtuple("Pair", "a t")
 
@@ -94,6 +96,13 @@ def index_written(x: Tensor, columns: Tensor, i: int) -> Tensor:
     y = x.clone()
     y[i, 1] += 3.0
     y[i + 1, columns] = -y[columns, i % 2]
+    return y
+
+
+def index_list_written(x: Tensor, rows: list[int]) -> Tensor:
+    y = x.clone()
+    y[rows] = 0.0
+    y[:, rows] += 1.0
     return y
 
 
@@ -190,6 +199,24 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
     "text, handed on": (lambda x, s: (x + 1, s), lambda i: (X, f"n{i}")),
     "text in text": (lambda x, s: (x + 1, f"{s}!"), lambda i: (X, f"n{i}")),
     "text printed": (printed, lambda i: (X, f"n{i}")),
+    "text as a key": (
+        lambda x, d, s: x * d[s] + d.get(f"{s}!", 1),
+        lambda i: (X, {f"n{n}": n for n in VALUES}, f"n{i}"),
+    ),
+    "text compared": (lambda x, s: x * 2 if s == "n" or s < "a" else x, lambda i: (X, f"n{i}")),
+    "text asked": (lambda x, s: x * s.find("1") if s.startswith("n") else x, lambda i: (X, f"n{i}")),
+    "text measured": (lambda x, s: x * len(s) + len(f"{s} {s}"), lambda i: (X, "n" * i)),
+    "text among texts": (lambda x, s: x * 2 if s in ("a", "b") or s in {"c"} else x, lambda i: (X, f"n{i}")),
+    "text's letter": (lambda x, s: x * 2 if s[0] == "n" and "1" not in s else x, lambda i: (X, f"n{i}")),
+    "int among ints": (lambda x, i: x * 2 if i in (20, 30) or i in range(40, 50) else x, lambda i: (X, i)),
+    "list as index": (lambda x, s: (x[s], x[:, s]), lambda i: (torch.ones(20, 20), [i, 0, -i])),
+    "list as index written": (index_list_written, lambda i: (torch.ones(20, 20), [i, 0, -i])),
+    "slice": (lambda x, s: x[s] * 2, lambda i: (torch.ones(20, 2), slice(i, i + 3))),
+    "slice compared": (lambda x, i: x * 2 if slice(i) == slice(i + 1) else x, lambda i: (X, i)),
+    "date": (lambda x, d: x * d.day + (d - DAY).days, lambda i: (X, DAY + datetime.timedelta(days=i))),
+    "date asked": (lambda x, d: (x * d.weekday(), d.isoformat()), lambda i: (X, DAY + datetime.timedelta(days=i))),
+    "date compared": (lambda x, d: x * 2 if d > DAY else x, lambda i: (X, DAY + datetime.timedelta(days=i))),
+    "row of an array": (lambda a, i: (a[i], a[-i, 1], a[:, i % 2]), lambda i: (numpy.arange(40).reshape(20, 2), i)),
     "list of texts": (lambda x, s: x + len(s), lambda i: (X, [f"n{i}{j}" for j in range(3)])),
     "dataclass": (lambda x, d: x * d.a + d.b, lambda i: (X, Data(i, float(i)))),
     "object": (lambda x, d: x * d.a + d.t, lambda i: (X, Own(i, full(i)))),
@@ -286,3 +313,29 @@ def test_a_number_that_does_not_fit_raises_as_in_eager() -> None:
         for run in (fn, compiled):
             with pytest.raises(RuntimeError, match="overflow"):
                 run(i)
+
+
+def test_slices_that_vary_are_equal_where_their_parts_are() -> None:
+    def fn(x: Tensor, i: int, s: slice) -> tuple[Any, ...]:
+        return (
+            x * i,
+            slice(i, i + 3) == slice(4, 7),
+            slice(4, 7) != slice(i, i + 3),
+            s == slice(i, i + 3),
+            s,
+            s.indices(5),
+        )
+
+    calls = [(X, i, slice(i, i + 3)) for i in VALUES]
+    checked(fn, fn, calls, calls)
+
+
+def test_a_date_that_cannot_be_raises_as_in_eager() -> None:
+    def fn(x: Tensor, day: datetime.date) -> Any:
+        try:
+            return x + 1, day + datetime.timedelta(days=1)
+        except OverflowError as error:
+            return x - 1, str(error)
+
+    calls = [(X, datetime.date.max - datetime.timedelta(days=i)) for i in (5, 4, 3, 0, 2, 0)]
+    checked(fn, fn, calls, calls)

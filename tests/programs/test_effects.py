@@ -64,7 +64,7 @@ def set_argument(x: Tensor, s: set[int]) -> Any:
     return x + len(s), s
 
 
-@cases(x, Box(), repeat=3, graphs=3)
+@cases(x, Box(), repeat=3, graphs=2)
 def object_argument(x: Tensor, box: Box) -> Any:
     box.v = x + 1
     box.children.append(box.v)

@@ -63,6 +63,7 @@ from dynajit.values.objects.subclasses import PLAIN, payload_of_real
 from dynajit.values.objects.suspended_generator import SuspendedGenerator, suspension_of
 from dynajit.values.objects.thread_local import ThreadLocalVal, only_sets_attributes
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, literal_identity
+from dynajit.values.scalars.slices import PARTS, make_slice
 from dynajit.values.scalars.symbolic import from_symbolic
 from dynajit.values.tensors import graph_arrays
 from dynajit.values.tensors.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy
@@ -142,6 +143,10 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
         if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
             tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
+        if type(obj) is slice:
+            found = _varying_slice(tx, obj, source)
+            if found is not None:
+                return found
         if source in tx.seen.varying and isinstance(obj, (slice, range, frozenset)):
             return _varying(tx, obj, source)
         guard_literal(tx, obj, source)
@@ -161,6 +166,19 @@ def _changes(tx: Tracer, obj: Any, source: Source) -> bool:
     """Whether a text or time is another one than before, so that what follows from it is computed at run time: by
     functions that are made here, and are not kept for other processes."""
     return not tx.static_numbers and not config.keep_variants and tx.seen.text(source, obj)
+
+
+def _varying_slice(tx: Tracer, obj: slice, source: Source) -> Value | None:
+    """The model of a slice that is another one than before: its parts vary by themselves."""
+    parts = [(getattr(obj, name), AttrSource(source, name)) for name in PARTS]
+    if not _changes(tx, obj, source):
+        for part, place in parts:
+            tx.seen.stood(place, part)
+        return None
+    tx.guard(source, "TYPE", slice)
+    made = make_slice([tx.wrap(part, place) for part, place in parts])
+    made.source = source
+    return made
 
 
 def _varying(tx: Tracer, obj: Any, source: Source) -> Value:

@@ -6,6 +6,7 @@ a builtin's model (`core/registry.py`), or ends the graph. Generators are in `ge
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,6 +54,14 @@ class CellVal(Value):
             tx.journal.set_attr(self, "contents", tx.wrap(inside, self.contents_source))
             tx.journal.set_attr(self, "known", True)
         return self.contents
+
+    def is_empty(self, tx: Tracer) -> bool:
+        """Whether it has no contents; these are not looked at."""
+        if not self.known:
+            with contextlib.suppress(ValueError):
+                _ = self.real_cell.cell_contents
+                return False
+        return self.get(tx) is None
 
     def set(self, tx: Tracer, value: Value | None) -> None:
         if self.read_later_at is not None:

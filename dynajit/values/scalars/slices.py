@@ -11,6 +11,8 @@ from typing import Any
 from dynajit.values.core.value import Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal
 
+PARTS = ("start", "stop", "step")
+
 
 class SliceVal(Value):
     """A slice with a part that is not constant, such as a tensor."""
@@ -28,10 +30,14 @@ class SliceVal(Value):
         return slice(*(part.const() for part in self.slice_parts)) if self.symbolic else super().const()
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        names = ("start", "stop", "step")
-        if name in names:
-            return self.slice_parts[names.index(name)]
-        return super().getattr(tx, name)
+        if name in PARTS:
+            return self.slice_parts[PARTS.index(name)]
+        return ConstVal(self.const()).getattr(tx, name) if self.symbolic else super().getattr(tx, name)
+
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if other.py_type() is not slice:
+            return None
+        return all(tx.equal(part, other.getattr(tx, name)) for name, part in zip(PARTS, self.slice_parts, strict=True))
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         return parts_to_graph(tx, self.slice_parts, lambda parts: slice(*parts))

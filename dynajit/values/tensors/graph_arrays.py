@@ -195,7 +195,23 @@ class GraphArrayVal(Value):
         return tx.iterator([self.getitem(tx, ConstVal(at)) for at in range(count)], type(iter(numpy.ones(1))))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
+        parts = _parts(tx, key)
+        if not self.is_scalar and any(map(_is_varying_index, parts)):
+            hint = tuple(map(_at_hand, parts))
+            if not any(map(_chooses, hint)):
+                return self._at_numbers(tx, key, hint)
         return compute(tx, operator.getitem, "ndarray.__getitem__", [self, _index(tx, key)], {})
+
+    def _at_numbers(self, tx: Tracer, key: Value, hint: tuple[Any, ...]) -> Value:
+        """What is where integers that vary say, among slices and integers that are known."""
+        _index(tx, TupleVal([part for part in _parts(tx, key) if not _is_varying_index(part)]))
+        sample = self.sample()
+        with ending_graph(breaks.OP_RAISES, "numpy.ndarray.__getitem__", TypeError, ValueError, IndexError):
+            expected = sample[hint]
+        found = self.tensor.getitem(tx, key)
+        if type(expected) is not numpy.ndarray:  # a scalar, which keeps its number
+            found = tx.torch_op("call_method", "clone", [found], {})
+        return _matched(tx, "ndarray.__getitem__", found, expected, [(self, sample)])
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         if self._chosen(tx, key, value):
@@ -214,7 +230,7 @@ class GraphArrayVal(Value):
         """Write one number where a mask, or an array or list of indices, chooses; whether it was that."""
         number = value.sample() if computed(value) else _constant(value)
         keys = _parts(tx, key)
-        parts = [_sample(part) for part in keys]
+        parts = [_at_hand(part) for part in keys]
         if numpy.ndim(number) or not any(map(_chooses, parts)):
             return False
         self._check_fit(number, value)
@@ -268,7 +284,16 @@ class GraphArrayVal(Value):
 
 def _index_tensor(tx: Tracer, key: Value) -> Value:
     """An index of torch's for one of NumPy's."""
-    return as_tensor(tx, key) if _chooses(_sample(key)) else key
+    return as_tensor(tx, key) if _chooses(_at_hand(key)) else key
+
+
+def _is_varying_index(key: Value) -> bool:
+    return key.varies and key.py_type() is int
+
+
+def _at_hand(key: Value) -> Any:
+    """A part of an index as it is in this capture."""
+    return hints([key.number])[0] if _is_varying_index(key) else _sample(key)  # type: ignore[attr-defined]
 
 
 def _chooses(index: object) -> bool:

@@ -159,7 +159,7 @@ class _Operation:
         return result
 
     def _kept(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with floats that were others in each variant so far as those that no kernel may rely on."""
+        """The arguments, with numbers that were others in each variant so far as those that no kernel may rely on."""
         keep = self.tx.graph.shapes.kept
         return [*map(keep, self.fakes[0])], {name: keep(fake) for name, fake in self.fakes[1].items()}
 

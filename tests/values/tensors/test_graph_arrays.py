@@ -483,3 +483,14 @@ def kept_apart_or_shared(x: torch.Tensor) -> Any:
 )
 def test_a_tensor_of_an_array_and_a_dtype(fn: Callable[..., Any]) -> None:
     assert_same(fn, torch.linspace(-2, 2, 8), graphs=1, breaks=0)
+
+
+def test_a_closed_over_array_behind_a_write_of_another_one() -> None:
+    """They may share memory, so the graph ends where the second one is read."""
+    rows, total = np.arange(12.0).reshape(4, 3), np.zeros(4)
+
+    def f(x: torch.Tensor, i: int) -> Any:
+        total[i] = 2.5
+        return x + 1, rows[i] + 1
+
+    assert_same(f, torch.ones(2), 1, then=[(torch.ones(2), 2)])
