@@ -123,11 +123,12 @@ def test_eager_that_differs_from_itself_is_undecided() -> None:
 
 
 def test_the_limit_and_eager_frames_are_told() -> None:
-    def fn(x: Tensor, mode: str) -> Tensor:
-        return x + len(mode)
+    def fn(x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.to(dtype)
 
     with config.patch(recompile_limit=2):
-        report = quick(fn, [(torch.ones(3), mode) for mode in ("a", "b", "c", "d")])
+        dtypes = (torch.float64, torch.int32, torch.int64, torch.float16)
+        report = quick(fn, [(torch.ones(3), dtype) for dtype in dtypes])
     assert report.right and any("was compiled 2 times" in note for note in report.notes)
     assert "dynajit's warnings" in str(report)
 
