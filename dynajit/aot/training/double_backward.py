@@ -168,7 +168,8 @@ def differentiable_twice(
         outputs = compiled(*inputs)
         node = _wrapper_node([*outputs, *(inputs[at] for at in returned)], before)
         if node is not None:
-            node.register_hook(_Hook(double, kept, returned, bases, holds))
+            unheard = frozenset(mutated).difference(returned)
+            node.register_hook(_Hook(double, kept, returned, bases, unheard, holds))
         return outputs
 
     return call
@@ -205,9 +206,11 @@ class _Hook:
         inputs: Sequence[Any],
         returned: Sequence[int],
         bases: Sequence[int],
+        unheard: Collection[int],
         holds: Callable[[], bool] | None,
     ) -> None:
         self.holds = holds
+        self.unheard = unheard  # inputs that the graph writes without a word to autograd: it may run several times
         self.double = double
         self.bases = bases
         self.returned = returned
@@ -225,8 +228,9 @@ class _Hook:
         tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
         found = None
         if inputs is not None and len(grad_inputs) == len(tensors) and self.versions == _versions(inputs):
+            given = [value.clone() if at in self.unheard else value for at, value in enumerate(inputs)]
             with torch.enable_grad():
-                found = self.double(inputs, grad_outputs, self.returned, self.bases)
+                found = self.double(given, grad_outputs, self.returned, self.bases)
         if inputs is None or found is None:
             if holds:
                 return None

@@ -369,3 +369,27 @@ def test_a_derivative_that_there_is_none_of_is_an_error_on_the_way_to_any_input(
     (grad,) = torch.autograd.grad(result.sum(), W, create_graph=True)
     with pytest.raises(RuntimeError, match="can't be differentiated again"):
         torch.autograd.grad((grad * W).sum(), W)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_statistics_that_nothing_reads_beside_an_alias_of_a_result(backend: str) -> None:
+    """The graph, in torch's wrapper, runs once more for each backward pass that is differentiated."""
+
+    def observed(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        norm = torch.nn.BatchNorm1d(4).requires_grad_(False)
+
+        def f(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            norm(y)
+            twice = y * 2
+            return twice, twice.detach()
+
+        y = torch.randn(4, 4, requires_grad=True)
+        result = (dynajit.compile(f, backend=backend) if compiled else f)(y)[0].square().sum()
+        found = []
+        for _ in range(3):
+            (grad,) = torch.autograd.grad(result, y, create_graph=True)
+            found += [grad.detach(), *torch.autograd.grad(grad.square().sum(), y, retain_graph=True)]
+        return [*found, norm.running_mean, norm.num_batches_tracked]  # type: ignore[list-item]
+
+    torch.testing.assert_close(observed(True), observed(False))
