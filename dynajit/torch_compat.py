@@ -165,6 +165,15 @@ def failures_unreported() -> Iterator[None]:
         yield
 
 
+def gradients_of_functions(seen: Callable[[Any], Any]) -> contextlib.AbstractContextManager[None]:
+    """Inside, in this thread, the backward of each `autograd.Function` gives what `seen` makes of what it gives."""
+
+    def after(given: Callable[..., Any], *args: Any) -> Any:
+        return seen(given(*args))
+
+    return _replaced_here(torch.autograd.function.BackwardCFunction, apply=after, apply_boxed=after)
+
+
 def graphs_shown_on_demand() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd makes a text of its graphs where a log of torch's is on that shows it. By
     itself it prints the joint, the forward and the backward graph for each."""

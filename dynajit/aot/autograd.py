@@ -26,6 +26,7 @@ from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_pas
 from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
+from dynajit.aot.training.constant_gradients import marking, with_marked_hooks, without_marks
 from dynajit.aot.training.double_backward import (
     DoubleBackward,
     autocast_state,
@@ -68,12 +69,15 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     holds = _refuse_functions(gm, history)
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
+    reach = reachability_of(history)
+    if reach is not None:
+        traced = with_marked_hooks(traced)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
     waited_for = [notes(node).waited_for for node in facts.inputs]
-    halves = _Halves(options.compile_fn, context, reachability_of(history), waited_for)
-    with lstm_with_backward(gm):
+    halves = _Halves(options.compile_fn, context, reach, waited_for)
+    with lstm_with_backward(gm), marking(history):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
         partition = functools.partial(_partition, context, example_inputs, options.layouts)
         compiled = _layer_by_layer(traced, inputs, halves, partition, options.decompositions, fake_mode)
@@ -328,6 +332,7 @@ def _partition(
     the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
+    joint = without_marks(joint)
     if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint

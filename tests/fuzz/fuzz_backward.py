@@ -43,6 +43,8 @@ STEPS = (
     *("{a} = Square.apply({b})", "{b}.unbind(0)[1]", "torch.rand(2)", "dynajit.graph_break()"),
     *("{a}, {b} = Parts.apply({b}, {c})", "{a}, {b} = Shifted.apply({b}, {c})", "{a} = norm({b})"),
     *("F.leaky_relu({b}, 0.2, inplace=True)", "{a} = {b}.exp().view(-1)[8:].view(2, 4)[:1] + {c}", "{a} = {b}[:]"),
+    *("{a} = Ones.apply({b})", "{a}, {b} = Shifted.apply({c}, {b}); {c} = {b} + {c}"),
+    *("{a} = {b} * 1; {a}.register_hook(lambda g: torch.ones(4, 4))",),
     *("{b}.view(-1)[3:].mul_(2)", "{b}.sin_()", "{a} = in_half({b}, {c})", "{a} = {b}.sin().reshape(2, 8).view(4, 4)"),
 )
 PASSES = (
@@ -99,6 +101,18 @@ class Shifted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return one + 1, other.cos() * one
+
+
+class Ones(torch.autograd.Function):
+    """A gradient that is a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return torch.ones(4, 4)
 
 
 def in_half(x: Tensor, y: Tensor) -> Tensor:
@@ -193,7 +207,7 @@ def finding(seed: int, backend: str) -> str | None:
     """What differs between the seed's program in eager mode and compiled, cold or warm; None: nothing."""
     source = program(seed)
     scope: dict[str, Any] = {"torch": torch, "F": F, "dynajit": dynajit, "checkpoint": checkpoint}
-    scope.update(Twice=Twice, Square=Square, Parts=Parts, Shifted=Shifted, in_half=in_half)
+    scope.update(Twice=Twice, Square=Square, Parts=Parts, Shifted=Shifted, Ones=Ones, in_half=in_half)
     scope["norm"] = torch.nn.BatchNorm1d(4).requires_grad_(False)
     exec(compile(source, f"<backward {seed}>", "exec"), scope)
     wanted = observed(scope["main"], seed)
