@@ -1,9 +1,10 @@
 """Gradients that a Function, or a hook, makes of nothing: constants, or what zeros for unused results give.
 
 In:  a graph with several results, of which a backward pass may start from some. Out: RuntimeError where such a gradient
-is in its joint graph. Eager runs a Function where a gradient gets to it; in the backward graph nothing tells that such
-a constant goes with one result's gradient. While AOTAutograd traces (`marking`, `with_marked_hooks`) what Functions and
-hooks give goes through an operator that marks it; `without_marks` looks at these in the joint graph, and drops them.
+is in its joint graph. Eager runs a Function where a gradient gets to it; in the backward graph nothing tells which
+results' gradients such a constant goes with, and its sum with one that there is not is taken for zero. While
+AOTAutograd traces (`marking`, `with_marked_hooks`) what Functions and hooks give goes through an operator that marks
+it; `without_marks` looks at these in the joint graph, and drops them.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ def _given_by_program(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def marking(history: AutogradGraph | None) -> contextlib.AbstractContextManager[None]:
-    """Inside, in this thread, gradients that Functions give are marked, if a backward pass may leave one out."""
-    every = (1 << len(history.results)) - 1 if history is not None else 0
-    if history is None or not any(mask != every and is_function(node) for node, mask in history.inside):
+    """Inside, in this thread, gradients that Functions give are marked, if there are several results."""
+    if history is None or len(history.results) < 2 or not any(is_function(node) for node, _ in history.inside):
         return contextlib.nullcontext()
     return torch_compat.gradients_of_functions(_marked)
 
@@ -56,7 +56,9 @@ def without_marks(joint: GraphModule) -> GraphModule:
         if node.target is _MARK:
             (given,) = node.args
             if node.users and given not in made:
-                raise RuntimeError("a Function or a hook gives a constant gradient, and may not run for some results")
+                raise RuntimeError(
+                    "a Function or a hook gives a constant gradient, which goes with those of some results"
+                )
             node.replace_all_uses_with(given)
             joint.graph.erase_node(node)
         elif not made.isdisjoint(node.all_input_nodes):
