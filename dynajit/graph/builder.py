@@ -30,7 +30,7 @@ from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import CutNodes
 from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import ConstSource, Source
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, starts_collective
 from dynajit.report.records import FrameLoc
 from dynajit.wrappers import is_wrapper, leaves_of
 
@@ -174,9 +174,11 @@ class GraphBuilder:
             self._number_nodes = {tree: node for tree, node in self._number_nodes.items() if node not in erased}
 
     def has_written(self) -> bool:
-        """Whether an input was written so far; of inference tensors that is not known."""
+        """Whether an input was written so far, or a collective started, of which other ranks have had their part; of
+        inference tensors it is not known."""
         tensors = (entry for entry in self.inputs if entry.symbol is None)
-        return any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
+        written = any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
+        return written or any(starts_collective(node.target) for node in self._nodes)
 
     def written(self) -> list[GraphInput]:
         """The inputs that nodes write, also where torch does not count it: through `.data`, and statistics."""
@@ -201,7 +203,8 @@ class GraphBuilder:
 
     def only_draws(self) -> bool:
         """Whether what the graph does besides writing its inputs is at most to draw random numbers."""
-        return not self.effects and not any(node.target in OPAQUE for node in self._nodes)
+        others = (node.target in OPAQUE or starts_collective(node.target) for node in self._nodes)
+        return not self.effects and not any(others)
 
     def may_raise(self) -> bool:
         """Whether one of the operations raises for some values of the tensors: it runs, whoever needs what it gives."""

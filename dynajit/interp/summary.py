@@ -22,6 +22,7 @@ from dynajit.guards.source import Environment, Source, Unreachable
 from dynajit.interp.call_state import CallState, Unknown, fake_key, sharing
 from dynajit.interp.handed import ReadEntry, find, tell, write
 from dynajit.nested import map_leaves
+from dynajit.op_facts import starts_collective
 from dynajit.report.records import FrameLoc
 from dynajit.torch_compat import memory_of
 from dynajit.values.core.value import GraphBreak, Value
@@ -274,6 +275,7 @@ class Replay:
         if step.draws:
             graph.impure = True
             note(node, changes=True)
+        graph.impure |= starts_collective(step.target)
         value = TensorVal(node, result) if step.key is not None else None
         if value is not None:
             self.tx.remember_tensor(value)

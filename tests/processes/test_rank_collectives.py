@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks, counted
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 
 import dynajit
@@ -88,7 +90,18 @@ def of_parameters(x: torch.Tensor) -> Any:
     return (x * w * out[4:]).sum(), out.requires_grad, w.requires_grad
 
 
-PROGRAMS = [reduced, broadcasted, gathered, scattered, exchanged, asynchronous, in_order, of_parameters]
+def for_others(x: torch.Tensor) -> int:
+    """Nothing of the graph is needed here."""
+    for number in range(4):
+        _sum_up(x * number)
+    return 3
+
+
+def _sum_up(x: torch.Tensor) -> None:
+    dist.all_reduce(x.sin())
+
+
+PROGRAMS = [reduced, broadcasted, gathered, scattered, exchanged, asynchronous, in_order, of_parameters, for_others]
 
 
 def compared(rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True) -> tuple[int, int, int]:
@@ -188,6 +201,95 @@ def carried_over(rank: int) -> tuple[int, int, int]:
 
 def test_handles_are_real_where_they_are_needed(two: Ranks) -> None:
     assert two.run(carried_over) == [(3, 2, 0)] * 2  # at the barrier, and at `wait` of what is a real handle then
+
+
+def unneeded(x: torch.Tensor, how: str) -> Any:
+    """A collective whose result the rest does not need, before what ends the graph."""
+    y = x * 2
+    if how == "functional":
+        all_reduce(y, "sum", dist.group.WORLD) + 0
+    elif how == "sent":
+        if dist.get_rank() == 0:
+            dist.send(y, 1)
+        else:
+            dist.recv(y, 0)
+    else:
+        dist.all_reduce(y)
+    if how == "raises":
+        raise ValueError("no data")
+    print(end="")
+    return x.sum()
+
+
+def made(rank: int, how: str) -> list[dict[str, int]]:
+    """Which collectives calls make, eagerly and compiled."""
+    counts = []
+    for call in (unneeded, dynajit.compile(unneeded)):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            for _ in range(2):
+                with contextlib.suppress(ValueError):
+                    call(torch.ones(3), how)
+        counts.append({each.key: each.count for each in found.key_averages() if each.key.startswith("gloo:")})
+    return counts
+
+
+@pytest.mark.parametrize("how", ["reduced", "raises", "functional", "sent"])
+def test_what_only_other_ranks_need_is_made_before_a_break(two: Ranks, how: str) -> None:
+    for eager, compiled in two.run(made, how):
+        assert eager == compiled and sum(eager.values()) == 2
+
+
+def by_operations(rank: int, fullgraph: bool) -> None:
+    """The operation as an argument, and as what a loop goes through when its first step has broken."""
+    kinds = [getattr(dist.ReduceOp, name) for name in ("SUM", "MAX", "MIN", "PRODUCT")]
+
+    def f(x: torch.Tensor, op: Any) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y, op)
+        return y
+
+    def loop(x: torch.Tensor) -> list[torch.Tensor]:
+        found = []
+        for op in kinds:
+            if not fullgraph:
+                print(end="")
+            found.append(f(x, op))
+        return found
+
+    x = torch.arange(3.0) + 1 + rank
+    compiled = dynajit.compile(f, fullgraph=True)
+    for op in [*kinds, *kinds]:
+        assert torch.equal(compiled(x, op), f(x, op))
+    for _ in range(2):
+        torch.testing.assert_close(dynajit.compile(loop, fullgraph=fullgraph)(x), loop(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_operations_from_outside(two: Ranks, fullgraph: bool) -> None:
+    two.run(by_operations, fullgraph)
+
+
+def caught(rank: int) -> list[Any]:
+    """What an operation behind a collective raises is caught by the program, and the collective is made once."""
+
+    def f(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        try:
+            return y + x[places]
+        except IndexError:
+            return y - 1
+
+    found = []
+    for call in (f, dynajit.compile(f)):
+        for last in (2, 5 * rank, 1):
+            found.append(call(torch.ones(3) + last, torch.tensor([0, 1, last])))
+    return found
+
+
+def test_what_the_program_catches_behind_a_collective(two: Ranks) -> None:
+    for found in two.run(caught):
+        torch.testing.assert_close(found[3:], found[:3], rtol=0, atol=0)
 
 
 def refused(rank: int) -> list[str]:

@@ -202,7 +202,7 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
     if name == "all_gather_into_tensor":
         return [ConstVal(size)]
     functional, distributed = sys.modules[MODULE], sys.modules["torch.distributed"]
-    op = _operation(given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
+    op = _operation(tx, given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
     if op is None:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with an operation that has no functional form")
     if name == "all_reduce":
@@ -272,9 +272,9 @@ def finished_work(*tensors: torch.Tensor) -> Any:
     return make._create_work_from_future(future)
 
 
-def _operation(op: Value | None, names: dict[Any, str], default: Any) -> Value | None:
+def _operation(tx: Tracer, op: Value | None, names: dict[Any, str], default: Any) -> Value | None:
     """The functional collectives' name of what reduces; None: they have none."""
-    real = default if op is None else op.const() if op.is_const() else getattr(op, "real_object", None)
+    real = default if op is None else real_of(tx, op)
     return ConstVal(names[real]) if isinstance(real, type(default)) and real in names else None
 
 

@@ -29,7 +29,7 @@ from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in
-from dynajit.op_facts import facts, written_arguments
+from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
@@ -289,6 +289,8 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = True
         note(node, changes=True)
+    if starts_collective(target):
+        tx.graph.impure = True  # other ranks wait for this one's part, whoever needs the result
     if isinstance(result, list) and operation.name.startswith("_foreach_") and facts(target).writes:
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
