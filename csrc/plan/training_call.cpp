@@ -115,6 +115,18 @@ public:
         }
     }
 
+    /* Before an input gets a new value, behind which a result's node would be: a node whose edges change, as those of one
+     * that is split, can't be behind another one. */
+    void link(const Values &items, size_t first, PyObject *const *args)
+    {
+        for (Backward *backward : backwards_) {
+            backward->split(args, items, first);
+        }
+        for (size_t i = 0; i < passing_.size(); i++) {
+            passing_[i]->add_next_edge(passed_to_[i]);
+        }
+    }
+
     /* What backward needs; of a new value that eager keeps as well, the input that holds it. */
     void save(Values &&items, size_t first, PyObject *const *args)
     {
@@ -134,7 +146,6 @@ public:
             others.insert(others.end(), backwards_.begin(), backwards_.end());
         }
         for (Backward *backward : backwards_) {
-            backward->split(args, items, first);
             backward->save(items, first, others);
             if (backwards_.size() > 1) {
                 backward->keep_shapes(shapes_);
@@ -149,12 +160,13 @@ private:
     {
         torch::autograd::Node *passing = new Named(BACKWARD_NAME);
         passing_.push_back(passing);
-        passing->add_next_edge({node, node->add_input_metadata(result)});
+        passed_to_.emplace_back(node, node->add_input_metadata(result));
         return owned(passing);
     }
 
     TrainingCall *self_;
     std::vector<torch::autograd::Node *> passing_;
+    torch::autograd::edge_list passed_to_; /* of each of them */
     std::vector<size_t> of_; /* of each result with a history: its node */
     std::vector<Backward *> backwards_;
     std::vector<NodePointer> nodes_;
@@ -190,6 +202,7 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
     }
     if (nodes && returns != nullptr) {
         nodes->keep_inputs(items, n_returns, args, n_args, random);
+        nodes->link(items, n_returns, args);
     }
     const Py_ssize_t n_updated = static_cast<Py_ssize_t>(self->updated->size());
     for (Py_ssize_t i = 0; returns != nullptr && i < n_updated; i++) {

@@ -128,6 +128,36 @@ def test_form(two: Ranks, form: str, how: str) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)  # all ranks have the mean
 
 
+class WithLoss(Model):
+    """Gives the loss beside its results, as models of libraries do."""
+
+    def forward(self, x: torch.Tensor, extra: bool = True) -> Any:
+        y = super().forward(x, extra)
+        return y, y.square().mean(), y.sin()
+
+
+def with_loss(rank: int, how: str) -> tuple[Any, int]:
+    """Losses and the last gradients; then how often eager mode had to do what a graph did not."""
+    torch.manual_seed(0)
+    wrapped: Any = DistributedDataParallel(WithLoss(), bucket_cap_mb=0.001)
+    call = dynajit.compile(wrapped) if how == "outside" else wrapped
+    dynajit.counters["reruns"].clear()
+    losses = []
+    for step in range(4):
+        wrapped.zero_grad()
+        y, loss, other = call(batch(rank, step))
+        (loss if step < 2 else loss + y.mean() * other.sum()).backward()
+        losses.append(loss.detach())
+    return (losses, [p.grad for p in wrapped.parameters()]), sum(dynajit.counters["reruns"].values())
+
+
+def test_loss_beside_other_results(two: Ranks) -> None:
+    expected, actual = (two.run(with_loss, how) for how in ("eager", "outside"))
+    for (one, _), (other, reruns) in zip(expected, actual, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        assert reruns == 0
+
+
 def uneven(rank: int, how: str) -> list[float]:
     torch.manual_seed(0)
     wrapped: Any = DistributedDataParallel(nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 4)))
