@@ -28,6 +28,7 @@ from dynajit.aot.passes.equal_nodes import merge_equal
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.aot.passes.layouts import with_layouts
 from dynajit.aot.passes.recurrent import layer_by_layer
+from dynajit.aot.passes.sums_of_parts import sums_of_parts
 from dynajit.aot.passes.unstack_scalars import unstack_scalars
 from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
 from dynajit.aot.patterns import any_patterns, replace_patterns
@@ -235,6 +236,7 @@ PASSES: tuple[Pass, ...] = (
         lambda gm, context: recognise(gm),
         applies=lambda gm, context: not context.eager_rounding,
     ),
+    Pass("sums_of_parts", ("backward", "inference"), _simple(sums_of_parts), "cpu"),
     Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
     Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
     Pass("collectives", _GENERATED, _simple(start_early_wait_late)),
