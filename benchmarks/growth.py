@@ -1,14 +1,16 @@
 """How the first call of the default backend grows with the program: CPU seconds and memory for 1 to 64 layers.
 
-    python benchmarks/growth.py [--layers 1,4,16,64] [--kind gpt2|llama] [--compilers dynajit,torch.compile] [--train]
-        [--save]
+    python benchmarks/growth.py [--layers 1,4,16,64] [--kind gpt2|llama|gru|kalman]
+        [--compilers dynajit,torch.compile,eager] [--train] [--save]
 
 Each row is a new process with empty caches: a GPT-2 or Llama shape (4 heads, width 256) runs eagerly once, then
 compiled once. Seconds are of the process and of the compilers it starts; memory is how far the process's peak rose. The
 exponent is the slope of the logarithms between the two largest rows, of what the smallest row does not cost already.
-"of goal": the row's seconds over 1.5 times the smallest row's and 5 ms for each layer.
+"of goal": the row's seconds over 1.5 times the smallest row's and 5 ms for each layer. A loop (a GRU cell, a Kalman
+filter) has steps in place of layers.
 """
 
+import functools
 import json
 import math
 import resource
@@ -37,7 +39,68 @@ def llama(layers: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return LlamaForCausalLM(config).eval(), {"input_ids": torch.randint(3, 8000, (1, 16))}
 
 
-KINDS = {"gpt2": gpt2, "llama": llama}
+class Loop(torch.nn.Module):
+    """A loop over steps: `advance` gives the next states and what the step gives."""
+
+    def begin(self, count: int) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
+    def advance(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, given = self.begin(x.shape[1]), []
+        for t in range(x.shape[0]):
+            one, states = self.advance(x[t], *states)
+            given.append(one)
+        return torch.stack(given).pow(2).mean()
+
+
+class Gru(Loop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.GRUCell(16, 32)
+
+    def begin(self, count: int) -> tuple[torch.Tensor, ...]:
+        return (torch.zeros(count, 32),)
+
+    def advance(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        state = self.cell(x, states[0])
+        return state, (state,)
+
+
+class Kalman(Loop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves = torch.nn.Parameter(torch.eye(4) + 0.1 * torch.randn(4, 4))
+        self.shows = torch.nn.Parameter(torch.randn(2, 4))
+        self.noises = torch.nn.Parameter(torch.tensor([0.1, 0.2]))
+
+    def begin(self, count: int) -> tuple[torch.Tensor, ...]:
+        return torch.zeros(count, 4), torch.eye(4).expand(count, 4, 4)
+
+    def advance(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        mean, spread = states
+        mean = mean @ self.moves.T
+        spread = self.moves @ spread @ self.moves.T + self.noises[0].exp() * torch.eye(4)
+        seen = self.shows @ spread @ self.shows.T + self.noises[1].exp() * torch.eye(2)
+        gain = torch.linalg.solve(seen, self.shows @ spread).transpose(-1, -2)
+        mean = mean + (gain @ (x - mean @ self.shows.T).unsqueeze(-1)).squeeze(-1)
+        return mean, (mean, (torch.eye(4) - gain @ self.shows) @ spread)
+
+
+def loop(model: type[Loop], width: int, steps: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    return model(), {"x": torch.randn(steps, 8, width)}
+
+
+KINDS = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "gru": functools.partial(loop, Gru, 16),
+    "kalman": functools.partial(loop, Kalman, 2),
+}
+COMPILERS = {**sbs.COMPILERS, "eager": lambda fn, mode: fn}
 
 
 def first_call(kind: str, layers: int, compiler: str, train: bool) -> dict[str, float]:
@@ -46,7 +109,8 @@ def first_call(kind: str, layers: int, compiler: str, train: bool) -> dict[str, 
 
     def call(fn: Any) -> None:
         if train:
-            fn(**inputs, labels=inputs["input_ids"]).loss.backward()
+            loss = fn(**inputs) if isinstance(model, Loop) else fn(**inputs, labels=inputs["input_ids"]).loss
+            loss.backward()
             model.zero_grad()
         else:
             with torch.no_grad():
@@ -54,7 +118,7 @@ def first_call(kind: str, layers: int, compiler: str, train: bool) -> dict[str, 
 
     call(model)
     before, cpu = peak_mb(), sbs.tree_cpu_seconds()
-    compiled = sbs.COMPILERS[compiler](model, None)
+    compiled = COMPILERS[compiler](model, None)
     call(compiled)
     found = {"cpu": sbs.tree_cpu_seconds() - cpu, "mb": peak_mb() - before}
     times = sbs.interleave({"call": lambda: call(compiled)}, seconds=0.3, clock=sbs.clock_for(1))["call"]
@@ -110,7 +174,7 @@ def main() -> int:
     print(f"\n{verdict}")
     if options.save:
         name = "_".join(
-            ["growth", *(["llama"] if options.kind == "llama" else []), *(["train"] if options.train else [])]
+            ["growth", *([] if options.kind == "gpt2" else [options.kind]), *(["train"] if options.train else [])]
         )
         how = f"python benchmarks/growth.py --layers {options.layers} --kind {options.kind}"
         how += f" --compilers {options.compilers}" + (" --train" if options.train else "") + " --save"
