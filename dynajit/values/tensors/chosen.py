@@ -110,24 +110,26 @@ def need_views(built: GraphBuilder, results: Iterable[fx.Node]) -> bool:
     changes = built.impure or built.has_written()
     if changes and any(node.target in (item_at, put_at) and node.args[-1] is False for node in nodes):
         return True
-    return any(_tells(node, nodes, set(results)) for node in nodes if node.target is item_at)
+    order = {node: place for place, node in enumerate(nodes)}
+    writers = [node for node in nodes if notes(node).writes]
+    returned = set(results)
+    return any(_tells(node, order, writers, returned) for node in nodes if node.target is item_at)
 
 
-def _tells(item: fx.Node, nodes: list[fx.Node], results: set[fx.Node]) -> bool:
+def _tells(item: fx.Node, order: dict[fx.Node, int], writers: list[fx.Node], results: set[fx.Node]) -> bool:
     """Whether the program sees that an item is no view: by what it returns, writes, or asks of the memory."""
-    memory, views, written = memory_of(value_of(item)), {item}, False
-    kept = value_of(item).requires_grad
-    for node in nodes[nodes.index(item) + 1 :]:
-        reads = not views.isdisjoint(node.all_input_nodes)
-        if reads and (written or not _by_values(node)):
-            return True
-        if memory in notes(node).writes:
-            if reads or kept:
-                return True
-            written = True
-        if reads and any(memory_of(each) == memory for each in leaves_in([value_of(node)])):
-            views.add(node)
-    return not views.isdisjoint(results)
+    memory = memory_of(value_of(item))
+    views, readers = {item: None}, set()
+    for view in (todo := [item]):
+        for user in view.users:
+            readers.add(user)
+            if user not in views and any(memory_of(each) == memory for each in leaves_in([value_of(user)])):
+                views[user] = None
+                todo.append(user)
+    writes = [order[node] for node in writers if order[node] > order[item] and memory in notes(node).writes]
+    if writes and (value_of(item).requires_grad or any(order[node] >= writes[0] for node in readers)):
+        return True
+    return not views.keys().isdisjoint(results) or not all(map(_by_values, readers))
 
 
 def _by_values(node: fx.Node) -> bool:
