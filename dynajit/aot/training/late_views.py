@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import memory, value_of
+from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
 _ONE_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
@@ -35,6 +37,8 @@ def with_late_views(
         return None
     taken = [node for node in calls if node in late]
     read = dict.fromkeys(part for node in taken for part in node.all_input_nodes if part not in late)
+    if any(is_symbolic(value_of(part)) and free_unbacked_symbols(value_of(part)) for part in read):
+        return None  # a graph gives such a number beside a tensor that shows it: one of these views
     needed = [
         node for node in dict.fromkeys((*graph.returned, *read)) if node.op.startswith("call") and node not in views
     ]

@@ -92,3 +92,18 @@ def written_without_gradients(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", [refused, refused_behind_a_break, written_without_gradients])
 def test_writes_inside(program: Callable[..., Any], backend: str) -> None:
     assert_same(program, torch.ones(2, 4, requires_grad=True), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_views_of_a_written_input_at_places_that_depend_on_data(begin: int, backend: str) -> None:
+    def item(x: torch.Tensor, t: torch.Tensor) -> Any:
+        return x[t][begin:], x.add_(1)
+
+    x, t = torch.randn(4, 3), torch.tensor(2)
+    own = x.clone()
+    compiled = dynajit.compile(item, backend=backend, fullgraph=True)
+    compare((compiled(own, t), own), (item(x, t), x))
+    (part, _), (expected, _) = compiled(own, t - 1), item(x, t - 1)
+    own.mul_(2), x.mul_(2)
+    compare(part, expected)
