@@ -103,7 +103,7 @@ class Scan(Pointwise):
 
 
 class Reduction(Tensor):
-    """Element at `axes` is `body` combined over all `inner` axes by `kind` (a key of `ops.REDUCTIONS`).
+    """Element at `axes` is `body` combined over all `inner` axes by `kind` (a key of `ops.REDUCTIONS`, or a moment).
 
     `body` has the dtype of the tensor; sums of float32 are carried in at least float32 and may be reassociated.
     `place` is the position that (axes, inner) stands for in the tensor that is reduced, in its order of dimensions.

@@ -227,9 +227,6 @@ REDUCTIONS: dict[str, ReduceOp] = {
     # As `max`, but where some are NaN it may be the greatest of the others: cheaper, where NaNs show by other means.
     "peak": ReduceOp("maximum", _lowest),
     "min": ReduceOp("minimum", _highest),
-    "mean": ReduceOp("add", lambda dtype: 0),
-    # Squared distances to the elements' mean, added up.
-    "squared_deviations": ReduceOp("add", lambda dtype: 0),
 }
-# On GPUs, where one loop finds both; they are not combined by adding them up.
+# Further kinds of reduction, on GPUs: the mean, and squared distances to it added up. One loop finds both.
 MOMENTS = ("mean", "squared_deviations")

@@ -29,7 +29,7 @@ from dynajit.loopir.nodes import (
     expressions_of,
     indices_of,
 )
-from dynajit.loopir.ops import OPS, REDUCTIONS, STORED
+from dynajit.loopir.ops import MOMENTS, OPS, REDUCTIONS, STORED
 
 
 def verify(program: Program) -> None:
@@ -67,7 +67,7 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
     _require(tensor.body.dtype is tensor.dtype, tensor, f"body is {tensor.body.dtype}, tensor {tensor.dtype}")
     axes = {axis for index in tensor.axes if (axis := axis_of(index)) is not None}
     if isinstance(tensor, Reduction):
-        _require(tensor.kind in REDUCTIONS, tensor, f"reduction {tensor.kind!r}")
+        _require(tensor.kind in (*REDUCTIONS, *MOMENTS), tensor, f"reduction {tensor.kind!r}")
         _require(
             len(tensor.domain) == len(tensor.outer_mask) == len(tensor.place), tensor, "ranks of the domain differ"
         )

@@ -1,7 +1,6 @@
-"""Batch norm in training in terms of sums, for GPUs: its statistics in one pass over the input.
+"""Batch norm in training in terms of `var_mean`, for GPUs: its statistics in one pass over the input.
 
 In:  nothing. Out: `RULES`, a table operator -> decomposition; `CPU_RULES`, that of CPUs.
-Both come of `var_mean`, whose kernel goes over the input once.
 """
 
 from __future__ import annotations

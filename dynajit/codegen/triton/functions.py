@@ -18,7 +18,7 @@ from dynajit.codegen import float8
 from dynajit.codegen.dtypes import DTYPES
 from dynajit.codegen.triton import mathlib
 from dynajit.loopir.nodes import Number, Tensor
-from dynajit.loopir.ops import MOMENTS, OPS, REDUCTIONS
+from dynajit.loopir.ops import OPS, REDUCTIONS
 
 TYPES = {dtype: names.triton for dtype, names in DTYPES.items()}
 # What a value of that dtype is in an expression.
@@ -196,7 +196,7 @@ def reduction(kind: str, dtype: torch.dtype) -> tuple[str, str]:
     """How a tile is combined along axis `{axis}`, and how two values are."""
     if kind == "sum":
         return "tl.reduce({0}, {axis}, dj_add)", "({0} + {1})"
-    if kind not in REDUCTIONS or kind in MOMENTS:
+    if kind not in REDUCTIONS:
         raise Unprintable(f"reduction {kind}")
     combine = REDUCTIONS[kind].combine
     if dtype is torch.bool:

@@ -99,7 +99,6 @@ class Printer:
         self.guards: list[tuple[str, frozenset[str]]] = []
         self.count = 0
         self.outer = Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
-        self.inner: Scope | None = None
 
     def _dimensions(self) -> dict[str, tuple[Axis, ...]]:
         kernel = self.kernel
@@ -270,10 +269,9 @@ class Printer:
         """A variable with the sum of the row's values in a tile, divided by `count`."""
         if "r" in self.masked:
             value = f"tl.where(rm, {value}, 0.0)"
-        axis = len(self.tiled) - 1
-        text = functions.reduction("sum", reduction.dtype)[0].format(f"({value})", axis=axis)
         name = self._fresh("m")
-        self.outer.put(f"{name} = {text}{'[:, None]' if axis else ''}{count and f' / {count}'}")
+        text = self._across(functions.reduction("sum", reduction.dtype)[0], f"({value})")
+        self.outer.put(f"{name} = {text}{count and f' / {count}'}")
         return name
 
     def _row_in_steps(self) -> None:
@@ -301,7 +299,7 @@ class Printer:
             outer.put(f"{totals[-1]} = tl.full({self._shape}, {self._start_value(reduction)}, {kind})")
         moments = {body: reduction for reduction, body in section.reductions if reduction.kind in MOMENTS}
         shifts = {body: self._near_mean(reduction, body) for body, reduction in moments.items()}
-        inner = self.inner = Scope(2, frozenset("xyzr"))
+        inner = Scope(2, frozenset("xyzr"))
         self._elements(section, inner)
         for (reduction, body), total in zip(sums, totals, strict=True):
             combined = functions.reduction(reduction.kind, reduction.dtype)[1]
@@ -326,14 +324,10 @@ class Printer:
         """A variable with the mean of the first step's values: distances to it add up to something small, so that what
         their sum says of the mean can be taken off their squares."""
         outer, r = self.outer, self.tile.r
-        first = self.inner = Scope(1, frozenset("xyzr"))
+        first = Scope(1, frozenset("xyzr"))
+        self._define("r", f"(r_id * {self._piece} // {r})" if self.tile.pieces > 1 else "", first.head)
         value = self._whole_tile(self._expression(body, first), body)
-        lines: list[str] = []
-        self._define("r", f"(r_id * {self._piece} // {r})" if self.tile.pieces > 1 else "", lines)
-        for line in lines:
-            outer.put(line)
         outer.lines.extend(first.text())
-        self.inner = None
         shift = self._summed(reduction, value, f"tl.minimum({self._elements_of_piece}, {r})")
         for what in ("sum", "squares"):
             outer.put(f"{shift}_{what} = tl.full({self._shape}, 0.0, {functions.VALUE_TYPES[reduction.dtype]})")
@@ -341,17 +335,16 @@ class Printer:
 
     def _moment_of_sums(self, reduction: Reduction, body: Scalar, shift: str) -> None:
         """The moment, of the sums over all steps."""
-        outer, count, axis = self.outer, self._elements_of_piece, len(self.tiled) - 1
-        tile = functions.reduction("sum", reduction.dtype)[0] + ("[:, None]" if axis else "")
-        away = f"{shift}_away"
+        outer, count, away = self.outer, self._elements_of_piece, f"{shift}_away"
+        tile = functions.reduction("sum", reduction.dtype)[0]
         if body not in self.means:
             self.means[body] = self._fresh("m")
-            outer.put(f"{away} = {tile.format(f'{shift}_sum', axis=axis)}")
+            outer.put(f"{away} = {self._across(tile, f'{shift}_sum')}")
             outer.put(f"{self.means[body]} = {shift} + {away} / {count}")
         self.locals[reduction] = self.means[body]
         if reduction.kind == "squared_deviations":
             name = self.locals[reduction] = self._fresh("t")
-            squares = tile.format(f"{shift}_squares", axis=axis)
+            squares = self._across(tile, f"{shift}_squares")
             outer.put(f"{name} = {squares} - {away} * ({away} / {count})")
             outer.put(f"{name} = tl.where({name} < 0.0, 0.0, {name})")
 
@@ -359,18 +352,16 @@ class Printer:
         """One loop for the greatest and for the sum of what is exponential in the distance to it: the sum so far is of
         distances to the greatest so far, and is scaled anew after each step."""
         outer = self.outer
-        inner = self.inner = Scope(2, frozenset("xyzr"))
+        inner = Scope(2, frozenset("xyzr"))
         greatest, total, up, base = (self._fresh("s") for _ in range(4))
         kind, exp = functions.VALUE_TYPES[both.total.dtype], functions.operation("exp", both.total.dtype)
         tile, combine = functions.reduction(both.greatest.kind, both.greatest.dtype)
-        axis = len(self.tiled) - 1
-        spread = "[:, None]" if axis else ""
         first = self._start(both.greatest)
-        outer.put(f"{greatest} = {first.replace('[]', self._rows_shape) if axis else first}")
+        outer.put(f"{greatest} = {self._for_rows(first)}")
         outer.put(f"{total} = tl.full({self._shape}, 0.0, {kind})")
         value = self._whole_tile(self._expression(both.value, inner), both.value)
         seen = f"tl.where(rm, {value}, {first})" if "r" in self.masked else value
-        inner.put(f"{up} = {combine.format(greatest, tile.format(seen, axis=axis) + spread)}")
+        inner.put(f"{up} = {combine.format(greatest, self._across(tile, seen))}")
         inner.put(f'{base} = tl.where({up} == float("-inf"), 0.0, {up})')  # as long as nothing else was seen
         added = exp.format(f"({value} - {base})")
         inner.put(f"{total} = {total} * {exp.format(f'({greatest} - {base})')}")
@@ -387,16 +378,15 @@ class Printer:
         axis = len(self.tiled) - 1
         tile, both = functions.reduction(scan.kind, scan.dtype)
         helper = functions.scan(scan.kind)
-        scope = self.inner = Scope(2, frozenset("xyzr")) if self.tile.looped else self.outer
+        scope = Scope(2, frozenset("xyzr")) if self.tile.looped else self.outer
         value = self._whole_tile(self._expression(store.value, scope), store.value)
         running = f"tl.associative_scan({value}, {axis}, {helper})"
         if self.tile.looped:
             start = functions.number(REDUCTIONS[scan.kind].start(scan.dtype), scan.dtype)
             inside = f"tl.where(rm, {value}, {start})" if "r" in self.masked else value
-            spread = "[:, None]" if axis else ""
-            self.outer.put(f"total = {start.replace('[]', self._rows_shape) if axis else start}")
+            self.outer.put(f"total = {self._for_rows(start)}")
             scope.put(f"running = {both.format('total', running)}")
-            scope.put(f"total = {both.format('total', tile.format(inside, axis=axis) + spread)}")
+            scope.put(f"total = {both.format('total', self._across(tile, inside))}")
         else:
             scope.put(f"running = {running}")
         where, mask = self._index(store.address, scope), self._mask(self._axes_in(store.address))
@@ -404,9 +394,9 @@ class Printer:
         if self.tile.looped:
             self._loop(sizes.text(self.sizes["r"]), "", scope)
 
-    @property
-    def _rows_shape(self) -> str:
-        return self._shape_along({"y", "x"})
+    def _for_rows(self, number: str) -> str:
+        """A number, once for each row."""
+        return number.replace("[]", self._shape_along({"y", "x"})) if len(self.tiled) > 1 else number
 
     def _shape_along(self, dims: Set[str]) -> str:
         """That of values which vary along these dimensions."""
@@ -425,14 +415,16 @@ class Printer:
         if "r" in self.masked:
             outer.put(f"    rm = r < {end}")
         outer.lines.extend(inner.text())
-        self.inner = None
 
     def _finish(self, reduction: Reduction, tile: str, value: str) -> None:
         """The tile combined to the row value."""
-        axis = len(self.tiled) - 1
-        spread = "[:, None]" if axis else ""
         name = self.locals[reduction] = self._fresh("t")
-        self.outer.put(f"{name} = {tile.format(value, axis=axis)}{spread}")
+        self.outer.put(f"{name} = {self._across(tile, value)}")
+
+    def _across(self, tile: str, value: str) -> str:
+        """A tile combined along its rows: one value for each, as wide as values of rows are."""
+        axis = len(self.tiled) - 1
+        return tile.format(value, axis=axis) + ("[:, None]" if axis else "")
 
     def _store_partial(self, section: Section) -> None:
         mask = ", xm" if "x" in self.masked else ""
