@@ -272,7 +272,7 @@ class Shapes:
     def kept(self, number: Any) -> Any:
         """A symbolic number as an operation is given it: one that was another in each variant so far, or follows from
         such a number, raises NumberNeeded where the number at hand would be relied on."""
-        if not self.varying or not isinstance(number, (torch.SymFloat, torch.SymInt)):
+        if not isinstance(number, (torch.SymFloat, torch.SymInt)):
             return number
         node = number.node
         names = [name for name in symbols.names_in(symbols.tree_of(node.expr)) if name in self.symbols]

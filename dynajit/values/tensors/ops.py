@@ -160,7 +160,10 @@ class _Operation:
 
     def _kept(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, with numbers that were others in each variant so far as those that no kernel may rely on."""
-        keep = self.tx.graph.shapes.kept
+        shapes = self.tx.graph.shapes
+        if not shapes.varying:
+            return self.fakes
+        keep = shapes.kept
         return [*map(keep, self.fakes[0])], {name: keep(fake) for name, fake in self.fakes[1].items()}
 
     def _keep_layouts(self) -> None:

@@ -202,10 +202,10 @@ class TensorVal(Value):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         key = _without_arrays(tx, key)
         parts = self._index(tx, key)
-        loaders = _loaders(parts)
-        if loaders and chosen.can_be_loaded(tx, self, loaders):
-            whole, dims, rest = self._around(tx, parts)
-            item = None if whole is None else chosen.load(tx, whole, dims, chosen.is_told(whole, self, dims))
+        around = self._around(tx, parts)
+        if around is not None:
+            whole, dims, rest = around
+            item = chosen.load(tx, whole, dims, chosen.is_told(whole, self, dims))
             if item is not None:
                 return tx.torch_op("call_function", operator.getitem, [item, TupleVal(rest)], {}) if rest else item
         of, others = self._selected(tx, key, parts)
@@ -214,18 +214,22 @@ class TensorVal(Value):
     def _index(self, tx: Tracer, key: Value) -> list[Value]:
         return key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
 
-    def _around(self, tx: Tracer, parts: list[Value]) -> tuple[Any, list[tuple[int, Value]], list[Value]]:
-        """For an index in which tensors of one choose: what its integers choose of the tensor, along which dimensions
-        of that the tensors do, and the rest of the index. No tensor if torch's indexing would do something else."""
-        places = None
-        if all(part in _loaders(parts) or _is_index(tx, part) for part in parts):
-            places = _places([part.const() if part.is_const() else part for part in parts], self.fake.dim())
+    def _around(self, tx: Tracer, parts: list[Value]) -> tuple[Any, list[tuple[int, Value]], list[Value]] | None:
+        """For an index in which tensors of one choose, and kernels may load: what its integers choose of the tensor,
+        along which dimensions of that the tensors do, and the rest of the index. None if torch's indexing would do
+        something else."""
+        loaders = [*filter(_is_loader, parts)]
+        if not loaders or not chosen.can_be_loaded(tx, self, loaders):
+            return None
+        if not all(_is_loader(part) or _is_index(tx, part) for part in parts):
+            return None
+        places = _places([part.const() if part.is_const() else part for part in parts], self.fake.dim())
         if places is None:
-            return None, [], []
+            return None
         whole: Value = self
         removed, dims, rest = 0, [], []
         for dim, part in zip(places, parts, strict=True):
-            if part in _loaders([part]):
+            if _is_loader(part):
                 dims.append((dim - removed, part))
             elif part.py_type() is int:
                 whole = tx.torch_op("call_method", "select", [whole, ConstVal(dim - removed), part], {})
@@ -267,16 +271,16 @@ class TensorVal(Value):
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         key = _without_arrays(tx, key)
         parts = self._index(tx, key)
-        if (loaders := _loaders(parts)) and chosen.can_be_loaded(tx, self, loaders):
-            whole, dims, rest = self._around(tx, parts)
-            if whole is not None and all(part.py_type() is slice for part in rest):
-                told = chosen.is_told(whole, self, dims)
-                if rest:
-                    every: Value = ConstVal(slice(None))
-                    left = [every if part in loaders else part for part in parts if part.py_type() is not int]
-                    whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(left)], {})
-                if chosen.put(tx, whole, dims, told, value):
-                    return
+        around = self._around(tx, parts)
+        if around is not None and all(part.py_type() is slice for part in around[2]):
+            whole, dims, rest = around
+            told = chosen.is_told(whole, self, dims)
+            if rest:
+                every: Value = ConstVal(slice(None))
+                left = [every if _is_loader(part) else part for part in parts if part.py_type() is not int]
+                whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(left)], {})
+            if chosen.put(tx, whole, dims, told, value):
+                return
         of, others = self._selected(tx, key, parts)
         tx.torch_op("call_function", operator.setitem, [of, ConstVal(...) if others is None else others, value], {})
 
@@ -650,17 +654,15 @@ def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
     return places
 
 
-def _loaders(parts: Sequence[Value]) -> list[Any]:
-    """The parts of an index that are tensors of one integer."""
-    return [
-        part
-        for part in parts
-        if type(part) is TensorVal
+def _is_loader(part: Value) -> bool:
+    """Whether a part of an index is a tensor of one integer."""
+    return (
+        type(part) is TensorVal
         and part.kind is torch.Tensor
         and part.fake.dim() == 0
         and part.fake.dtype in _INDICES
         and not torch._C._functorch.is_batchedtensor(part.fake)
-    ]
+    )
 
 
 def _is_index(tx: Tracer, part: Value) -> bool:
@@ -681,7 +683,7 @@ def _with_numbers(tx: Tracer, part: Value) -> Value:
     if type(part) is SliceVal:
         parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
         return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
-    if _loaders([part]):
+    if _is_loader(part):
         return part.call_method(tx, "item", [], {})
     return part
 
