@@ -116,6 +116,13 @@ def _facts(target: Any) -> OpFacts:
     )
 
 
+def only_acts(target: Any) -> bool:
+    """Whether an operator of ATen's gives and writes nothing: it looks at what it is given and raises, or prints."""
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.returns:
+        return False
+    return target.namespace == "aten" and not facts(target).writes
+
+
 def is_wait(target: Any) -> bool:
     """Whether an operation waits for what a collective gives."""
     return isinstance(target, torch._ops.OpOverload) and str(target) == "_c10d_functional.wait_tensor.default"

@@ -156,6 +156,22 @@ def generators_untouched() -> contextlib.AbstractContextManager[None]:
     return _replaced_here(aot_autograd, preserve_rng_state=lambda given: contextlib.nullcontext())
 
 
+def effects_in_place(stays: Callable[[Any], bool]) -> contextlib.AbstractContextManager[None]:
+    """Inside, in this thread, AOTAutograd leaves operators that give nothing where they are in its graphs, if `stays`
+    says so. Else it has a token go in at each call, through each of them and out again; a release that knows nothing
+    of their effects drops them."""
+    import torch._higher_order_ops.effects as effects
+    from torch.fx.node import has_side_effect
+
+    def with_token(given: Callable[..., bool], op: Any, *args: Any) -> bool:
+        if not stays(op):
+            return given(op, *args)
+        has_side_effect(op)  # what no one reads stays in a graph
+        return False
+
+    return _replaced_here(effects, has_effects=with_token)
+
+
 @contextlib.contextmanager
 def failures_unreported() -> Iterator[None]:
     """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever

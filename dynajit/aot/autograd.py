@@ -47,6 +47,7 @@ from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.config import config
 from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
+from dynajit.op_facts import only_acts
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
@@ -229,6 +230,7 @@ def _aot_autograd(
         torch_compat.generators_untouched(),
         torch_compat.graphs_shown_on_demand(),
         torch_compat.failures_unreported(),
+        torch_compat.effects_in_place(only_acts),
         _use_lazy_graph_module(True),  # graphs are copied and rewritten many times, and hardly ever called
         tracing(halves.context),
     ):
@@ -333,6 +335,7 @@ def _partition(
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     joint = without_marks(joint)
+    _keep_in_place(joint)
     if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
@@ -343,6 +346,22 @@ def _partition(
     backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not
     passes.phase, passes.backward = "partition", backward
     return run_passes(forward, passes), backward
+
+
+def _keep_in_place(joint: torch.fx.GraphModule) -> None:
+    """Have what checks or prints, and gives nothing, in the half that it was traced in, and not in the other. The
+    partitioner drops what no one reads of the backward pass's nodes before the first that reads a gradient."""
+    tangents = {node for node in joint.graph.find_nodes(op="placeholder") if "tangents" in str(node.target)}
+    early: list[torch.fx.Node] = []
+    for node in list(joint.graph.nodes):
+        if only_acts(node.target):
+            half = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
+            node.meta["partitioner_tag"] = f"must_be_in_{half}"
+            early += [node] if half == "backward" and tangents else []
+        elif not tangents.isdisjoint(node.all_input_nodes) and node.op != "output":
+            for each in reversed(early):
+                node.append(each)
+            tangents, early = set(), []
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ not going there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.trace import has_symbols
 from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.graph.meta import value_of
+from dynajit.op_facts import only_acts
 
 aten = torch.ops.aten
 
@@ -137,8 +139,22 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
                 return None
             there = {**copies, **{source: zeros.like(source) for source in absent}} if absent else copies
             copies[node] = graph.node_copy(node, there.__getitem__)
+    _drop_checks(graph)
     graph.eliminate_dead_code()
     return copy.module()
+
+
+def _drop_checks(graph: Graph) -> None:
+    """Erase checks of one of several results of operations of which nothing else is needed: to autograd they were part
+    of those."""
+    read: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in read:
+            read.update(node.all_input_nodes)
+    for node in reversed(graph.nodes):
+        checked = {part.all_input_nodes[0] for part in node.all_input_nodes if part.target is operator.getitem}
+        if only_acts(node.target) and checked and checked.isdisjoint(read):
+            graph.erase_node(node)
 
 
 def _other_summand(node: Node, absent: set[Node]) -> Node | None:

@@ -278,9 +278,10 @@ class SharedLayers:
                     made_node.args = _with_numbers(made_node.args, numbers)
                 if node.op == "get_attr":
                     made_node.target = _held(joint, getattr(self.joint, str(node.target)))
-                made_node.meta["val"] = map_leaves(
-                    lambda one: _fake_like(self.mode, one, memories), node.meta.get("val"), FakeTensor
-                )
+                if "val" in node.meta:  # what checks a value gives nothing
+                    made_node.meta["val"] = map_leaves(
+                        lambda one: _fake_like(self.mode, one, memories), node.meta["val"], FakeTensor
+                    )
         for item, at in items_of(call):
             item.replace_all_uses_with(of[results[at]])
             joint.graph.erase_node(item)

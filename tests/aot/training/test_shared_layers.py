@@ -511,3 +511,18 @@ def test_a_joint_graph_that_depends_on_a_number_is_not_shared(
 
     monkeypatch.setattr(shared_layers.SharedLayers, "_joint", squaring)
     check(net, [], shared)
+
+
+def test_steps_that_check_for_errors(shared: list[int]) -> None:
+    """The checks are part of the steps."""
+
+    class Filter(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            spread = torch.eye(5)
+            for _ in range(6):
+                seen = x @ x.transpose(-1, -2) + spread
+                x = x + torch.linalg.solve(seen, x) * 0.5
+                spread = torch.linalg.inv(seen + torch.eye(5)) @ spread
+            return self.head(x) + spread.sum()
+
+    check(Filter([]), [4], shared)  # the first begins with a matrix without gradients
