@@ -233,7 +233,7 @@ class _Planner:
         kernel = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
         written = {self._buffer(tensor) for tensor in kernel.writes}
         if any(self._buffer(tensor) in written for tensor, _ in kernel.parts.values()):
-            group.piece = False  # each pointer that a kernel is given is to memory of its own
+            group.piece, group.common = False, set()  # each pointer that a kernel is given is to memory of its own
             return self._build(group)
         return kernel
 

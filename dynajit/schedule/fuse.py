@@ -10,6 +10,7 @@ To fuse more: `_Fusion._can_join`.
 from __future__ import annotations
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,9 @@ SIBLINGS_BACK = 32
 # These are kernels of their own, with what is inlined in them.
 ALONE = (Scan, Scatter)
 
+# So many kernels that are alike may be steps of a loop.
+FEWEST_STEPS = 4
+
 # Which tensor is read, and where; None: anywhere.
 Reading = tuple[Tensor, tuple[Index, ...] | None]
 
@@ -78,6 +82,7 @@ class Group:
     first: int = 0
     last: int = 0
     piece: bool = False  # of a group that was too long
+    common: set[Tensor] = field(default_factory=set)  # what other steps of a loop read too, maybe other parts of it
 
     @property
     def numel(self) -> int:
@@ -196,6 +201,7 @@ class _Fusion:
                 self._place(item, barrier)
         self._split_long()
         self._choose_stored()
+        self._note_steps()
         stored_in: dict[Tensor, Tensor] = {}
         if self.target.stores_in_place:
             outputs = {value.root for value in values_in(self.program.outputs)}
@@ -516,6 +522,20 @@ class _Fusion:
         for unit in self.units:
             if isinstance(unit, Group):
                 unit.stored = [member for member in unit.members if member in self.forced]
+
+    def _note_steps(self) -> None:
+        """What groups read that are like several others, as the steps of a loop are."""
+        alike: defaultdict[Any, list[Group]] = defaultdict(list)
+        for unit in self.units:
+            if isinstance(unit, Group):
+                members = ((type(m), m.shape, m.dtype, self.length[m], m in unit.rows) for m in unit.members)
+                alike[unit.shape, unit.outer, tuple(members)].append(unit)
+        for groups in alike.values():
+            if len(groups) >= FEWEST_STEPS:
+                read = [{tensor for member in group.members for tensor, _ in self.reads[member]} for group in groups]
+                times = Counter(itertools.chain.from_iterable(read))
+                for group, own in zip(groups, read, strict=True):
+                    group.common = {tensor for tensor in own if times[tensor] > 1}
 
     def _order_mutations(self) -> None:
         """Who reads a tensor runs before the call that overwrites it."""

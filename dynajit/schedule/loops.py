@@ -208,7 +208,7 @@ def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU)
         if better is None:
             break
         sizes, kinds = better
-    if group.piece and (parts := draft.parts_read()):
+    if (group.piece or group.common) and (parts := draft.parts_read()):
         kernel = _Draft(group, inlined, sizes, kinds, target, parts).kernel()
         kernel.parts = {part: (tensor, start) for tensor, (part, start) in parts.items()}
     return kernel
@@ -541,7 +541,8 @@ class _Draft:
         parts: dict[Tensor, tuple[Source, int]] = {}
         for tensor, least in starts.items():
             length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
-            if tensor in other or tensor in self.members or is_symbolic((least, length)):
+            same = not self.group.piece and tensor not in self.group.common
+            if same or tensor in other or tensor in self.members or is_symbolic((least, length)):
                 continue
             unit = max(1, PART_BYTES // tensor.dtype.itemsize)
             start = least // unit * unit

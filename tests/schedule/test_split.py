@@ -85,6 +85,39 @@ def test_equal_pieces_are_one_kernel(program: Any, device: str) -> None:
     assert any(isinstance(step, ViewStep) for step in plan.steps)
 
 
+def best_paths(x: Any, u: Any) -> Any:
+    """A step is a kernel, as it reduces over what the one before made."""
+    score = x[:, 0]
+    for at in range(1, 12):
+        score = (score.unsqueeze(2) + u.unsqueeze(1) * u).amax(1) + x[:, at] - x[:, at - 1].mean()
+    return score
+
+
+def best_paths_in_place(x: Any, u: Any) -> Any:
+    """The steps read the part of a tensor before the one that they write."""
+    x = x + 1
+    for at in range(1, 12):
+        x[:, at] = (x[:, at - 1].unsqueeze(2) + u.unsqueeze(1) * u).amax(1) + x[:, at]
+    return x
+
+
+@pytest.mark.parametrize("program", [best_paths, best_paths_in_place])
+def test_steps_that_are_kernels_are_eagers(program: Any) -> None:
+    with torch.no_grad():
+        assert_same(program, X.clone(), U, graphs=1, backend="codegen", rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_steps_that_are_kernels_are_equal(device: str) -> None:
+    """Each reads another part of one tensor."""
+    plan = _plan(best_paths) if device == "cpu" else plan_of(best_paths, X, U)
+    assert len(plan.kernels) <= 6
+
+
+def test_steps_for_a_gpu_give_what_eager_gives() -> None:
+    check(best_paths, X[:, :12].contiguous(), U)
+
+
 def test_pieces_for_a_gpu_give_what_eager_gives() -> None:
     check(recurrence, X[:, :40].contiguous(), U)
 
