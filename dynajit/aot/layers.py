@@ -29,7 +29,8 @@ _CUTS = 4  # places to cut at that are tried, those across which the fewest valu
 # for which a number is but a number: nothing of what they or their gradients do depends on its value
 _ARITHMETIC = frozenset(
     {operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div}
-    | {"add", "sub", "mul", "div"}
+    | {torch.full, torch.full_like, torch.where, torch.masked_fill}
+    | {"add", "sub", "mul", "div", "new_full", "where", "masked_fill"}
 )
 # methods that are no operators by their names
 _CONVERSIONS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", "long"})
@@ -76,7 +77,7 @@ def equal_layers(
     """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm. `new`:
     whether what they give must be new tensors. `loose`: whether other nodes may lie between those of a layer, as where
     each step of a loop reads another part of one tensor, and the graph may write what no layer has to do with.
-    `numbers`: whether each may add, subtract, multiply or divide by numbers of its own."""
+    `numbers`: whether each may add, subtract, multiply or divide by, or fill tensors with, numbers of its own."""
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     odd = {node for node in nodes if not _is_understood(node)}
     if len(nodes) < FEWEST_LAYERS * _FEWEST_NODES or not (all(map(_only_writes, odd)) if loose else not odd):

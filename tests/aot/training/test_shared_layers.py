@@ -472,10 +472,27 @@ FLOATS = [0.0, 0.3, 1.0, -0.0, -0.7, 2.0]
         (lambda cell, x, t: x / (t + 3) + (t + 4) / (2 + cell(x).sin().cos()), FLOATS, 6),
         (lambda cell, x, t: x * t + (cell(x) + t).sin().cos(), [0, 1, 2, 3, -1], 5),
         (lambda cell, x, t: (x * t + cell(x)).sin().cos().exp(), [0, 1.0, 2.0, 3.0, -1], 3),  # of one type only
+        (lambda cell, x, t: x + cell(x + x.new_full((2, 5, 1), t)).sin() * torch.full_like(x, t), FLOATS, 6),
+        (lambda cell, x, t: x.cos() + cell(x + torch.full((2, 5, 1), t)).sin(), [0, 1, 2, 3, -1], 5),
+        (lambda cell, x, t: torch.where(x > t, x, t) + cell(x).masked_fill(x < 0, t).sin().cos(), FLOATS, 0),
+        (lambda cell, x, t: torch.where(x > 0, x, t) + cell(x).masked_fill(x < 0, t).sin().cos(), FLOATS, 6),
         (lambda cell, x, t: x + cell(x).sin().abs().pow(t).cos(), [1.0, 2.0, 3.0, 1.5], 0),
         (lambda cell, x, t: x + torch.add(cell(x).sin(), x.cos(), alpha=t).tanh(), FLOATS, 0),
     ],
-    ids=["add", "sub", "functions", "div", "ints", "types", "pow", "alpha"],
+    ids=[
+        "add",
+        "sub",
+        "functions",
+        "div",
+        "ints",
+        "types",
+        "full",
+        "full of ints",
+        "compared",
+        "where",
+        "pow",
+        "alpha",
+    ],
 )
 def test_steps_that_compute_with_numbers_of_their_own(
     step: Callable[..., Any], numbers: list[Any], count: int, shared: list[int]
