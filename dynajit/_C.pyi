@@ -237,6 +237,7 @@ class TrainingCall:
         written: Sequence[int] = (),
         updated: Sequence[int] = (),
         holds: Callable[[], bool] | None = None,
+        through: Sequence[Sequence[bool]] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

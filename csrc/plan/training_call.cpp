@@ -4,7 +4,7 @@
  * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that return no
  * alias of an input, and write none but by themselves; torch's own wrapper does the others. Where the backward pass is to
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
-#include "plan/training_node.h"
+#include "plan/training_results.h"
 
 namespace {
 
@@ -63,12 +63,19 @@ public:
     Nodes(TrainingCall *self, PyObject *const *args) : self_(self), of_(self->layouts->size())
     {
         const UsedUp used_up = std::make_shared<std::vector<int>>();
+        passing_.resize(of_.size(), nullptr);
+        passed_to_.resize(of_.size());
+        if (!self->through->empty()) {
+            inner_ = std::make_shared<InnerResults>();
+            inner_->nodes.resize(of_.size(), nullptr);
+        }
         for (std::vector<size_t> &group : groups_of(self, args)) {
             for (size_t number : group) {
                 of_[number] = nodes_.size();
             }
             torch::autograd::edge_list edges = edges_to(self, args, group);
             Backward *made = new Backward(self, std::move(edges), std::move(group), used_up);
+            made->set_inner(inner_);
             backwards_.push_back(made);
             nodes_.push_back(owned(made));
         }
@@ -77,7 +84,7 @@ public:
     void set_history(const at::Tensor &result, size_t number)
     {
         const NodePointer &node = nodes_[of_[number]];
-        torch::autograd::set_history(result, of_.size() > 1 ? passing_on_to(node, result) : node);
+        torch::autograd::set_history(result, of_.size() > 1 ? passing_on_to(node, result, number) : node);
         shapes_.push_back({result.sizes().vec(), result.options()});
     }
 
@@ -123,7 +130,14 @@ public:
             backward->split(args, items, first);
         }
         for (size_t i = 0; i < passing_.size(); i++) {
-            passing_[i]->add_next_edge(passed_to_[i]);
+            const size_t number = self_->order->empty() ? i : (*self_->order)[i];
+            if (passing_[number] == nullptr) {
+                continue;
+            }
+            passing_[number]->add_next_edge(passed_to_[number]);
+            for (size_t link : passing_[number]->links()) {
+                passing_[number]->add_next_edge(passing_[link] == nullptr ? torch::autograd::Edge() : torch::autograd::Edge(another_to<torch::autograd::Node>(passing_[link]), 0));
+            }
         }
     }
 
@@ -141,7 +155,8 @@ public:
                 }
             }
         }
-        std::vector<torch::autograd::Node *> others(passing_);
+        std::vector<torch::autograd::Node *> others;
+        std::copy_if(passing_.begin(), passing_.end(), std::back_inserter(others), [](Passing *each) { return each != nullptr; });
         if (backwards_.size() > 1) {
             others.insert(others.end(), backwards_.begin(), backwards_.end());
         }
@@ -154,19 +169,19 @@ public:
     }
 
 private:
-    /* A node of one result alone, before that of several: the result's hooks run where a backward pass comes by it, not
-     * wherever one comes by another. */
-    NodePointer passing_on_to(const NodePointer &node, const at::Tensor &result)
+    /* A node of one result alone, before that of several. */
+    NodePointer passing_on_to(const NodePointer &node, const at::Tensor &result, size_t number)
     {
-        torch::autograd::Node *passing = new Named(BACKWARD_NAME);
-        passing_.push_back(passing);
-        passed_to_.emplace_back(node, node->add_input_metadata(result));
-        return owned(passing);
+        Passing *passing = new Passing(backwards_[of_[number]], number, inner_, self_);
+        passing_[number] = passing;
+        passed_to_[number] = torch::autograd::Edge(node, node->add_input_metadata(result));
+        return owned<torch::autograd::Node>(passing);
     }
 
     TrainingCall *self_;
-    std::vector<torch::autograd::Node *> passing_;
+    std::vector<Passing *> passing_;       /* of each result with a history, where there are several */
     torch::autograd::edge_list passed_to_; /* of each of them */
+    std::shared_ptr<InnerResults> inner_;
     std::vector<size_t> of_; /* of each result with a history: its node */
     std::vector<Backward *> backwards_;
     std::vector<NodePointer> nodes_;
@@ -335,20 +350,50 @@ bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
     return fine;
 }
 
+/* Of each result, those of the ones that it was computed from that no other lies between; raises. */
+bool link_results(TrainingCall *self)
+{
+    const std::vector<Flags> &through = *self->through;
+    const auto is_between = [&](size_t from, size_t to) {
+        for (size_t i = 0; i < through.size(); i++) {
+            if (through[from][i] && through[i][to]) {
+                return true;
+            }
+        }
+        return false;
+    };
+    for (size_t i = 0; i < through.size(); i++) {
+        self->order->push_back(i);
+        std::vector<size_t> &links = self->links->emplace_back();
+        for (size_t j = 0; j < through.size(); j++) {
+            if (through[i][j] && (i == j || through[j][i])) {
+                PyErr_SetString(PyExc_ValueError, "through: no result is computed from itself");
+                return false;
+            }
+            if (through[i][j] && !is_between(i, j)) {
+                links.push_back(j);
+            }
+        }
+    }
+    const auto count = [&](size_t i) { return std::count(through[i].begin(), through[i].end(), true); };
+    std::stable_sort(self->order->begin(), self->order->end(), [&](size_t i, size_t j) { return count(i) < count(j); });
+    return true;
+}
+
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
-                                  "draws",   "written",  "updated", "holds",     nullptr};
+                                  "draws",   "written",  "updated", "holds",     "through",        nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
-    PyObject *holds = Py_None;
+    PyObject *holds = Py_None, *through = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
                                      &partial, &reaches, &uses_up, &watched, &draws, &written, &updated,
-                                     &holds)) {
+                                     &holds, &through)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -371,6 +416,9 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->layouts = new std::vector<Layout>();
     self->reaches = new std::vector<Flags>();
     self->uses_up = new std::vector<Flags>();
+    self->through = new std::vector<Flags>();
+    self->links = new std::vector<std::vector<size_t>>();
+    self->order = new std::vector<size_t>();
     self->watched = new std::vector<Watched>();
     self->written = new std::vector<Py_ssize_t>();
     self->updated = new std::vector<Py_ssize_t>();
@@ -380,6 +428,8 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of))
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
         && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
+        && (through == nullptr || read_all(through, *self->through, flags_of))
+        && fits(*self->through, self->layouts->size(), self->layouts->size()) && link_results(self)
         && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
         && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t));
@@ -431,6 +481,9 @@ void call_dealloc(PyObject *object)
     delete self->layouts;
     delete self->reaches;
     delete self->uses_up;
+    delete self->through;
+    delete self->links;
+    delete self->order;
     delete self->watched;
     delete self->written;
     delete self->updated;
@@ -450,7 +503,8 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=(), holds=None)\n--\n\n"
+         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=(), holds=None, "
+         "through=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -464,7 +518,11 @@ PyType_Slot call_slots[] = {
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
          "written: inputs that forward writes, and computes no result of. updated: inputs that the call writes, so that "
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
-         "holds(): whether backward still computes what eager's would; if not, again gives the gradients.")},
+         "holds(): whether backward still computes what eager's would; if not, again gives the gradients. "
+         "through: for each result that has a gradient, which other ones it was computed from. Where somebody hears of the "
+         "gradient of one of these, again.parts_at(inputs, gradients, heard) gives what of the gradients gets to each result "
+         "that `heard` has a byte for that is not 0, and again.ending_at(inputs, gradients, heard) the gradients of the inputs "
+         "without that.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

@@ -10,6 +10,7 @@
 #include "plan/plan_run.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -73,6 +74,9 @@ struct TrainingCall {
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
     std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
+    std::vector<Flags> *through; /* of each: which other results it was computed from; empty: nothing is known */
+    std::vector<std::vector<size_t>> *links; /* of each: those that no other result lies between */
+    std::vector<size_t> *order;  /* of results with a gradient: none before those that it was computed from */
     std::vector<Watched> *watched;
     bool draws; /* random numbers, of the CPU's generator alone */
     std::vector<Py_ssize_t> *written; /* inputs that forward writes, and computes no result of */
@@ -117,6 +121,58 @@ struct Named : torch::autograd::Node {
     variable_list apply(variable_list &&gradients) override
     {
         return std::move(gradients);
+    }
+};
+
+/* Results that others of the same call were computed from, while a backward pass runs.
+ *
+ * Eager's pass from one of the others comes by them: hooks are told of their gradients, and `torch.autograd.grad` may ask
+ * for them. A compiled graph computes such a gradient nowhere, so where somebody hears of it the graph runs again. Held by
+ * the nodes of one call. */
+struct InnerResults {
+    std::vector<torch::autograd::Node *> nodes; /* each result's own; nullptr: it is gone */
+    int pass = -1;
+    Flags heard;           /* results that somebody hears of in this pass */
+    variable_list waiting; /* parts of their gradients, of results that were computed from them */
+
+    /* Find out who hears of what, once in a pass. */
+    void begin()
+    {
+        const int current = torch::autograd::get_current_graph_task_id();
+        if (current == pass) {
+            return;
+        }
+        pass = current;
+        waiting.assign(nodes.size(), at::Tensor());
+        heard.assign(nodes.size(), false);
+        for (size_t i = 0; i < nodes.size(); i++) {
+            heard[i] = nodes[i] != nullptr && is_heard_of(nodes[i]);
+        }
+    }
+
+    Flags heard_among(const Flags &among) const
+    {
+        Flags found(heard);
+        std::transform(heard.begin(), heard.end(), among.begin(), found.begin(), std::logical_and<bool>());
+        return found;
+    }
+
+    bool any_heard(const Flags &among) const
+    {
+        const Flags found = heard_among(among);
+        return std::find(found.begin(), found.end(), true) != found.end();
+    }
+
+private:
+    static bool is_heard_of(torch::autograd::Node *node)
+    {
+        if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty()
+            || !node->post_hooks().empty()) {
+            return true;
+        }
+        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
+        const auto found = asked != nullptr ? asked->find(node) : decltype(asked->find(node)){};
+        return asked != nullptr && found != asked->end() && found->second.captures_ && !found->second.captures_->empty();
     }
 };
 

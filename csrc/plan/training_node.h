@@ -126,7 +126,7 @@ public:
             return {};
         }
         torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(tensor);
-        if (dynamic_cast<Named *>(edge.function.get()) != nullptr && edge.function->num_outputs() == 1) {
+        if (dynamic_cast<Named *>(edge.function.get()) != nullptr && edge.function->num_outputs() > 0) {
             edge = edge.function->next_edge(0);
         }
         if (const Backward *found = dynamic_cast<Backward *>(edge.function.get())) {
@@ -216,6 +216,34 @@ public:
         shapes_ = shapes;
     }
 
+    void set_inner(const std::shared_ptr<InnerResults> &inner)
+    {
+        inner_ = inner;
+    }
+
+    /* Of the gradient of one result: what gets to those that are heard of, by way of none of them, added to what waits
+     * for them. */
+    void hand_to_inner(size_t number, const at::Tensor &gradient)
+    {
+        if (number < used_up_->size() && (*used_up_)[number] != -1
+            && (*used_up_)[number] != torch::autograd::get_current_graph_task_id()) {
+            throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        }
+        variable_list gradients(call_->layouts->size());
+        gradients[number] = gradient;
+        Values parts;
+        TORCH_CHECK(ask_again(gradients, "parts_at", inner_->heard_among((*call_->through)[number]), parts) && parts.size() == gradients.size(), CANNOT_END);
+        const bool create_graph = at::GradMode::is_enabled();
+        for (size_t i = 0; i < gradients.size(); i++) {
+            at::Tensor part = std::move(parts[i].tensor);
+            if (part.defined()) {
+                part = create_graph ? part : part.detach();
+                at::Tensor &whole = inner_->waiting.at(i);
+                whole = whole.defined() ? whole + part : part;
+            }
+        }
+    }
+
     /* The watched tensors, now that the graph has run. */
     void watch(const AllSeen &seen)
     {
@@ -240,13 +268,15 @@ public:
         }
         const bool holds = still_holds();
         const bool plain = std::all_of(gradients.begin(), gradients.end(), is_plain);
-        if ((create_graph || !holds || !plain) && differentiate_again(gradients, found)) {
+        const bool ends_inside = has_heard_inside();
+        if ((create_graph || !holds || !plain || ends_inside) && differentiate_again(gradients, found, ends_inside)) {
             for (at::Tensor &gradient : found) {
                 const bool has_history = gradient.defined() && gradient.requires_grad();
                 gradient = create_graph || !has_history ? gradient : gradient.detach();
             }
             return handed_out(std::move(found));
         }
+        TORCH_CHECK(!ends_inside, CANNOT_END);
         TORCH_CHECK(holds, "Python state that backward reads has changed since forward, and the graph can't run again");
         const variable_list given_gradients = create_graph ? gradients : variable_list();
         at::NoGradGuard no_grad;
@@ -446,10 +476,41 @@ private:
         return answer == Py_True;
     }
 
-    /* Gradients from a run of the graph with autograd, with a history where gradients are on. False: it has none to
-     * give. */
-    bool differentiate_again(const variable_list &gradients, variable_list &found)
+    static constexpr char CANNOT_END[] = "a gradient of a compiled graph's result is asked for that other results were "
+                                         "computed from, and the graph can't run again";
+
+    /* Whether this pass gives a result a gradient of its own that is between those that it starts from and the inputs. */
+    bool has_heard_inside() const
     {
+        if (inner_ == nullptr || inner_->pass != torch::autograd::get_current_graph_task_id()) {
+            return false;
+        }
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            if (started_from_[i] && inner_->any_heard((*call_->through)[i])) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /* Gradients from a run of the graph with autograd, with a history where gradients are on. False: it has none to
+     * give. ends_inside: whether they are to end at the results that are heard of. */
+    bool differentiate_again(const variable_list &gradients, variable_list &found, bool ends_inside)
+    {
+        Values results;
+        const bool has_any = ask_again(gradients, ends_inside ? "ending_at" : nullptr, ends_inside ? inner_->heard : Flags(), results);
+        if (has_any) {
+            found = take(std::move(results));
+        }
+        return has_any;
+    }
+
+    /* What `again` gives, or a method of it for the results `heard`. False: nothing. */
+    bool ask_again(const variable_list &gradients, const char *method, const Flags &heard, Values &results)
+    {
+        if (call_->again == nullptr) {
+            return false;
+        }
         if (inputs_ == nullptr || !inputs_->has_all() || !gives_the_same_again()) {
             return false;
         }
@@ -469,7 +530,14 @@ private:
             HookRegion region;
             dj_hook_enter_off(&region);
             PyObject *arguments[] = {inputs, given};
-            result = PyObject_Vectorcall(call_->again, arguments, 2, nullptr);
+            if (method == nullptr) {
+                result = PyObject_Vectorcall(call_->again, arguments, 2, nullptr);
+            }
+            else {
+                const std::string bytes(heard.begin(), heard.end());
+                result = PyObject_CallMethod(call_->again, method, "OOy#", inputs, given, bytes.data(),
+                                             static_cast<Py_ssize_t>(bytes.size()));
+            }
             dj_hook_leave(&region);
         }
         Py_XDECREF(inputs);
@@ -478,7 +546,7 @@ private:
             Py_DECREF(result);
             return false;
         }
-        found = take(dynajit::values_of(result, "gradients are a sequence"));
+        results = dynajit::values_of(result, "gradients are a sequence");
         return true;
     }
 
@@ -634,6 +702,7 @@ private:
     std::vector<size_t> mine_; /* numbers of this node's results among those with a history */
     UsedUp used_up_; /* shared by the nodes of one call */
     std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
+    std::shared_ptr<InnerResults> inner_; /* nullptr: no result was computed from another one */
     AllSeen seen_; /* of each watched tensor; shared by the nodes of one call */
     std::vector<SavedVariable> saved_;
     std::vector<int64_t> saved_versions_;

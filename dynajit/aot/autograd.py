@@ -110,8 +110,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:
         compiled = passes.wrapped(compiled)
-        if double is not None and not drawn:
-            compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata), holds)
+        if double is not None:
+            compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata), holds, bool(drawn))
         elif holds is not None:
             raise RuntimeError("backward reads state that may have changed by then, and the graph can't run again")
         checks = [] if history is None else version_checks(gm, history, frozenset())

@@ -3,7 +3,8 @@
     python tests/fuzz/fuzz_backward.py 0 1000 --backend codegen
 
 Passes start inside of the program and after it, from some of its results, with and without `retain_graph`: gradients,
-or the error of a pass through a graph that is gone, have to be eager's. The exit status is 1 if anything differs.
+or the error of a pass through a graph that is gone, have to be eager's. For seeds from `INSIDE` on somebody hears of the
+gradients of results that other results were computed from. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import dynajit  # noqa: E402
+
+#: Seeds from here on have hooks on results, and ask for gradients of results.
+INSIDE = 1_000_000
 
 # {a}: a name to bind; {b} and {c}: tensors of 4 x 4.
 STEPS = (
@@ -147,6 +151,7 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
     """The results of a call, and the gradients after each backward pass or why it failed."""
     rng = random.Random(seed + 1)
     torch.manual_seed(0)
+    warnings.simplefilter("ignore")
     leaves = [torch.randn(4, 4).requires_grad_(wanted) for wanted in (True, seed % 3 > 0, seed % 2 > 0)]
     late = rng.random() < 0.5  # hooks that are there only when the results are
     hooked = [leaf for leaf in leaves if leaf.requires_grad and rng.random() < 0.4]
@@ -161,6 +166,8 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
         leaf.register_hook(lambda grad: grad * 2)
     found: list[Any] = [[result.detach().clone() for result in results]]
     found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
+    if seed >= INSIDE:
+        return [*found, *_heard(rng, results, leaves)]
     for _ in range(rng.randint(1, 3) if results else 0):
         starts = results if rng.random() < 0.5 else [rng.choice(results)]
         if seed % 4 == 3:
@@ -174,6 +181,42 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
             for leaf, grad in zip(leaves, before, strict=True):  # how far a pass got that fails is the engine's affair
                 leaf.grad = grad
         found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
+    return found
+
+
+def _heard(rng: random.Random, results: list[Tensor], leaves: list[Tensor]) -> list[Any]:
+    """What hooks of results are told, the gradients of results, and those of leaves after them."""
+    told: list[list[Any]] = [[] for _ in results]
+    for result, its in zip(results, told, strict=True):
+        kind = rng.choice(("none", "none", "sees", "changes", "keeps"))
+        if kind == "keeps":
+            result.retain_grad()
+        elif kind != "none":
+            result.register_hook(its.append if kind == "sees" else lambda grad: grad * 3)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found: list[Any] = []
+    for _ in range(rng.randint(1, 2) if results else 0):
+        ends = [result.sum() * 3 for result in rng.sample(results, rng.randint(1, len(results)))]
+        asked = rng.sample([*results, *wanted], rng.randint(1, len(results)))
+        way, again, whole = rng.random(), rng.random() < 0.3, rng.random() < 0.5
+        try:
+            if way < 0.4:
+                torch.autograd.backward(ends, retain_graph=True)
+            elif way < 0.6:
+                torch.autograd.backward(ends, retain_graph=True, inputs=asked)
+            else:
+                options = {"materialize_grads": True} if whole else {"allow_unused": True}
+                given = torch.autograd.grad(ends, asked, retain_graph=True, create_graph=again, **options)
+                ends = [grad.square().sum() for grad in given if grad is not None and grad.requires_grad]
+                found.append([None if grad is None else grad.detach() for grad in given])
+                if ends and again:
+                    more = torch.autograd.grad(ends, wanted, retain_graph=True, allow_unused=True)
+                    found.append([torch.zeros(()) if grad is None or not grad.any() else grad for grad in more])
+        except (RuntimeError, TypeError) as error:
+            return [*found, _error(error)]
+        if way < 0.4:  # else not all of the graph is gone through: less in eager mode than where it is one node
+            found.append([[each.detach().clone() for each in its if each is not None] for its in told])
+        found.append([None if each.grad is None else each.grad.clone() for each in (*leaves, *results)])
     return found
 
 

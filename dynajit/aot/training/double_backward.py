@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -119,31 +119,116 @@ class DoubleBackward:
         """A gradient or None for each input, with a history where gradients are on; None if there are none to give.
         `gradients`: of the inputs `written`, of all results and of what those at the places `bases` are views of, or of
         those results that have one."""
-        again = torch.is_grad_enabled()
+        rerun = self._again(inputs, len(gradients), written, bases)
+        if rerun is None:
+            return None
+        inputs, outputs = rerun
+        return _gradients(dict(enumerate(outputs)), gradients, inputs)
+
+    def parts_at(self, inputs: Sequence[Any], gradients: Sequence[Any], heard: bytes) -> list[Any] | None:
+        """Of the gradients, what gets to each of the results that `heard` has a byte for that is not 0, by way of none
+        of the others. None: it can't be said."""
+        rerun = self._again(inputs, len(gradients), None, ())
+        if rerun is None:
+            return None
+        outputs = rerun[1]
+        inner = [number for number, is_heard in enumerate(heard) if is_heard]
+        with _ending_at([outputs[number] for number in inner]):
+            found = _gradients(dict(enumerate(outputs)), gradients, [outputs[number] for number in inner])
+        parts = dict(zip(inner, found or (), strict=found is not None))
+        return [parts.get(number) for number in range(len(outputs))]
+
+    def ending_at(self, inputs: Sequence[Any], gradients: Sequence[Any], heard: bytes) -> list[Any] | None:
+        """As for a call, where the results that are heard of have all of their gradient already, and none of it comes
+        from the others."""
+        rerun = self._again(inputs, len(gradients), None, ())
+        if rerun is None:
+            return None
+        inputs, outputs = rerun
+        inner = {number for number, is_heard in enumerate(heard) if is_heard}
+        found: list[Any] = [None] * len(inputs)
+        rest = set(range(len(outputs))) - inner
+        for starts in (*({number} for number in inner), rest):
+            with _ending_at([outputs[number] for number in inner - starts]):
+                parts = _gradients({number: outputs[number] for number in starts}, gradients, inputs, keep=True)
+            found = [_sum(*pair) for pair in zip(found, parts, strict=True)] if parts is not None else found
+        return found
+
+    def _again(
+        self, inputs: Sequence[Any], n_gradients: int, written: Sequence[int] | None, bases: Sequence[int]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """Inputs that end a history, and what the graph makes of them: as much as there are gradients. None: it does
+        not."""
         # inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside
         with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
             # An input that is computed of another is to end at itself.
-            inputs = [
+            given = [
                 value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
                 for value in inputs
             ]
-            outputs = self._run(inputs, self.updated if written is None else written, bases)
-        if len(outputs) != len(gradients):
+            outputs = self._run(given, self.updated if written is None else written, bases)
+        if len(outputs) != n_gradients:
             # a node of our own has no place for results without a gradient
             outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
-        if len(outputs) != len(gradients):
-            return None
-        used = [
-            (output, grad)
-            for output, grad in zip(outputs, gradients, strict=True)
-            if grad is not None and isinstance(output, torch.Tensor) and output.requires_grad
-        ]
-        wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-        if not used or not wanted:
-            return None
-        results, starts = [output for output, _ in used], [grad for _, grad in used]
-        found = iter(torch.autograd.grad(results, wanted, starts, create_graph=again, allow_unused=True))
-        return [next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs]
+        return (given, outputs) if len(outputs) == n_gradients else None
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _gradients(
+    results: Mapping[int, Any], gradients: Sequence[Any], ends: Sequence[Any], keep: bool = False
+) -> list[Any] | None:
+    """Of each of `ends`, the gradient from the results, by number, whose own are among `gradients`; None where there is
+    none. None: no result or no end has a gradient. keep: another pass follows."""
+    used = [(value, gradients[number]) for number, value in results.items() if _has_gradient(value)]
+    used = [(value, gradient) for value, gradient in used if gradient is not None]
+    wanted = list(filter(_has_gradient, ends))
+    if not used or not wanted:
+        return None
+    again = torch.is_grad_enabled()
+    starts, given = [value for value, _ in used], [gradient for _, gradient in used]
+    found = iter(torch.autograd.grad(starts, wanted, given, keep or again, again, allow_unused=True))
+    return [next(found) if _has_gradient(value) else None for value in ends]
+
+
+@contextlib.contextmanager
+def _ending_at(results: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Backward passes in the block don't go past these."""
+    ends = [_End(result) for result in results]
+    try:
+        yield
+    finally:
+        for end in ends:
+            end.remove()
+
+
+class _End:
+    """Keeps the gradient of one result from the operation that it is a result of. Others of the same operation have
+    gradients that do go on; if there are none, what it makes of nothing does not go on either."""
+
+    def __init__(self, result: torch.Tensor) -> None:
+        node: Any = result.grad_fn
+        self.output = result.output_nr
+        self.has_none = False
+        self.handles = (node.register_prehook(self.before), node.register_hook(self.behind))
+
+    def before(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        rest = tuple(None if at == self.output else gradient for at, gradient in enumerate(given))
+        self.has_none = all(gradient is None for gradient in rest)
+        return rest
+
+    def behind(self, found: Sequence[Any], given: Any) -> tuple[None, ...] | None:
+        return (None,) * len(found) if self.has_none else None
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one + other
 
 
 def differentiable_twice(
@@ -153,11 +238,12 @@ def differentiable_twice(
     returned: Sequence[int],
     bases: Sequence[int],
     holds: Callable[[], bool] | None = None,
+    draws: bool = False,
 ) -> Callable[..., Any]:
     """`compiled`, in torch's wrapper, with gradients that can be differentiated.
 
     mutated: the inputs that it writes; returned: those of them that torch's node returns, before its results; bases:
-    the results that are views of what it returns after them; holds: see `_C.TrainingCall`."""
+    the results that are views of what it returns after them; holds, draws: see `_C.TrainingCall`."""
 
     def call(*inputs: Any) -> Any:
         if not _wanted(inputs):
@@ -165,14 +251,28 @@ def differentiable_twice(
         # a copy with the history that the input has before it is written
         kept = [value.clone() if at in mutated else value for at, value in enumerate(inputs)]
         before = _nodes_of(inputs)
+        random = torch.get_rng_state() if draws else None
         outputs = compiled(*inputs)
         node = _wrapper_node([*outputs, *(inputs[at] for at in returned)], before)
         if node is not None:
             unheard = frozenset(mutated).difference(returned)
-            node.register_hook(_Hook(double, kept, returned, bases, unheard, holds))
+            node.register_hook(_Hook(double, kept, returned, bases, unheard, holds, random))
         return outputs
 
     return call
+
+
+@contextlib.contextmanager
+def _drawn_again(state: torch.Tensor | None) -> Iterator[None]:
+    """Has the block draw what was drawn from this state of the CPU's generator on, if there is one."""
+    before = None if state is None else torch.get_rng_state()
+    try:
+        if state is not None:
+            torch.set_rng_state(state)
+        yield
+    finally:
+        if before is not None:
+            torch.set_rng_state(before)
 
 
 def _wanted(inputs: Sequence[Any]) -> bool:
@@ -208,8 +308,10 @@ class _Hook:
         bases: Sequence[int],
         unheard: Collection[int],
         holds: Callable[[], bool] | None,
+        random: torch.Tensor | None,
     ) -> None:
         self.holds = holds
+        self.random = random  # the state of the CPU's generator before the call, if the graph draws
         self.unheard = unheard  # inputs that the graph writes without a word to autograd: it may run several times
         self.double = double
         self.bases = bases
@@ -229,7 +331,7 @@ class _Hook:
         found = None
         if inputs is not None and len(grad_inputs) == len(tensors) and self.versions == _versions(inputs):
             given = [value.clone() if at in self.unheard else value for at, value in enumerate(inputs)]
-            with torch.enable_grad():
+            with torch.enable_grad(), _drawn_again(self.random):
                 found = self.double(given, grad_outputs, self.returned, self.bases)
         if inputs is None or found is None:
             if holds:

@@ -26,13 +26,15 @@ class BackwardReachability:
 
     results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
     each is computed from. uses_up: those whose backward fails after that of each, since both need what an operation had
-    saved. ends: those that no other result was computed from, where most backward passes start.
+    saved. ends: those that no other result was computed from, where most backward passes start. through: the other
+    results that each was computed from, by way of what eager's pass from it comes by them.
     """
 
     results: tuple[int | None, ...]
     inputs: tuple[frozenset[int], ...]
     uses_up: tuple[frozenset[int], ...]
     ends: frozenset[int]
+    through: tuple[frozenset[int], ...] = ()
 
     @property
     def apart(self) -> bool:
@@ -129,7 +131,23 @@ def reachability_of(history: AutogradGraph | None) -> BackwardReachability | Non
         tuple(map(_set, reached)),
         tuple(map(_set, gone)),
         frozenset(ends),
+        _results_between(history),
     )
+
+
+def _results_between(history: AutogradGraph) -> tuple[frozenset[int], ...]:
+    """Of each result, the others that it was computed from. No written input is among these: its hooks are on the node
+    of the write, which is the call's."""
+    leading: dict[tuple[Any, int], int] = {}
+    for node, output, mask in history.edges:
+        leading[node, output] = leading.get((node, output), 0) | mask
+    edges = [(value.grad_fn, value.output_nr) for _, value in history.results]
+    found: list[set[int]] = [set() for _ in edges]
+    for inner, (place, _) in enumerate(history.results):
+        for outer in bits(leading[edges[inner]]) if place is not None else ():
+            if edges[outer] != edges[inner]:
+                found[outer].add(inner)
+    return tuple(map(frozenset, found))
 
 
 def asked_in_part(history: AutogradGraph) -> set[Any]:

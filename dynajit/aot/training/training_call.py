@@ -7,7 +7,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,12 +68,14 @@ def without_wrapper(
     wanted = _wanted(metadata, inputs, gradients)
     reaches: list[list[bool]] = []
     uses_up: list[list[bool]] = []
+    through: list[list[bool]] = []
     if partial is not None:
         reach = partial.reach
         if reach.results != _places(differentiable, len(updated)):
             return None
         reaches = [[place in places for place in wanted] for places in reach.inputs]
-        uses_up = [[number in gone for number in range(n_tangents)] for gone in reach.uses_up]
+        uses_up = _flags(reach.uses_up, n_tangents)
+        through = _flags(reach.through, n_tangents) if any(reach.through) else []
     if history is None or tuple(place for place, _ in history.results) != _places(differentiable, len(updated)):
         watched = ()
     elif partial is None:
@@ -98,7 +100,12 @@ def without_wrapper(
         [place for place in written if place not in updated],
         updated,
         holds,
+        through,
     )
+
+
+def _flags(rows: Iterable[Collection[int]], count: int) -> list[list[bool]]:
+    return [[number in row for number in range(count)] for row in rows]
 
 
 def _places(differentiable: Sequence[bool], n_updated: int) -> tuple[int | None, ...]:

@@ -1,0 +1,73 @@
+/* Autograd's nodes of one result each, before the node of the graph that gave several.
+ *
+ * In: the gradient of the result. Out: the same for the graph's node; and, where the result was computed from other
+ * results that somebody hears of, what is theirs of it. Of `training_call.cpp` alone. */
+#ifndef DYNAJIT_TRAINING_RESULTS_H
+#define DYNAJIT_TRAINING_RESULTS_H
+
+#include "plan/training_node.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace {
+
+/* The result's hooks run where a backward pass comes by it, not wherever one comes by another. The first edge leads to the
+ * graph's node, the others to nodes of the results `links`. */
+class Passing : public Named {
+public:
+    Passing(Backward *graph, size_t number, const std::shared_ptr<InnerResults> &inner, const TrainingCall *call)
+        : Named(BACKWARD_NAME), graph_(graph), number_(number), inner_(inner)
+    {
+        if (inner_ != nullptr) {
+            inner_->nodes[number] = this;
+            links_ = (*call->links)[number];
+            through_ = (*call->through)[number];
+        }
+    }
+
+    ~Passing() override
+    {
+        if (inner_ != nullptr) {
+            inner_->nodes[number_] = nullptr;
+        }
+    }
+
+    Passing(const Passing &) = delete;
+    Passing &operator=(const Passing &) = delete;
+
+    variable_list apply(variable_list &&given) override
+    {
+        variable_list found(num_outputs());
+        found.at(0) = std::move(given.at(0));
+        if (links_.empty()) {
+            return found;
+        }
+        const pybind11::gil_scoped_acquire gil;
+        inner_->begin();
+        if (found[0].defined() && inner_->any_heard(through_)) {
+            graph_->hand_to_inner(number_, found[0]);
+        }
+        for (size_t i = 0; i < links_.size(); i++) {
+            found.at(i + 1) = std::exchange(inner_->waiting.at(links_[i]), at::Tensor());
+        }
+        return found;
+    }
+
+    const std::vector<size_t> &links() const
+    {
+        return links_;
+    }
+
+private:
+    Backward *graph_; /* the first edge holds it */
+    size_t number_;
+    std::shared_ptr<InnerResults> inner_; /* nullptr: no result was computed from another one */
+    std::vector<size_t> links_;
+    Flags through_;
+};
+
+} // namespace
+
+#endif
