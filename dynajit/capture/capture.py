@@ -570,7 +570,9 @@ class FrameCapture:
             globals_ = self.function.__globals__
             before = tx.exceptions.by_graph
             restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
-            rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend(), restored)
+            own = self._own_backend()
+            settles = own and graph.only_draws()
+            rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, settles=settles)
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
             called = compiled
         emission.make_calls(late=True)

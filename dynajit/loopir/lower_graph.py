@@ -384,6 +384,8 @@ class _Lowering:
 
     def _again(self, value: Value) -> Value:
         """The value, computed once more."""
+        if value.root.dtype not in STORED:
+            raise NotLowered(f"kernels have no {value.root.dtype}")
         return self.build.pointwise(value.shape, lambda axes: self.build.element(value, axes))
 
     # ---- calls in another layout (`gpu_calls.Caller`)

@@ -70,7 +70,7 @@ def _parts_written(copy: Node, chain: list[Node]) -> list[Part] | None:
     if parts is None or not 0 < len(parts) <= MAX_PARTS:
         return None
     sizes = [_size(node) for node in (given, *(value for _, value in parts))]
-    if not all(type(size) is int for size in sizes) or SHARE * sum(sizes[1:]) > sizes[0]:
+    if not all(type(size) is int for size in sizes) or 0 in sizes or SHARE * sum(sizes[1:]) > sizes[0]:
         return None
     within = {copy, *chain}
     for node in chain:

@@ -35,6 +35,8 @@ _BY_ITEMS = re.compile("index_|scatter|put_")
 _BAD_INDEX = re.compile("out of (bounds|range)|device-side")
 # those that may have changed some of their tensors when they raise, whatever they raise
 _BY_TENSORS = re.compile("foreach")
+# those that write all of a tensor, as any that computes elements, though they may raise
+_BY_ELEMENTS = re.compile("div|mod|remainder")
 _NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
 
 
@@ -52,6 +54,7 @@ class Rerun:
         items: those of them at which some items have been, if what the line raises is about an index.
         trusted: the backend is one of dynajit's: if the original raises nothing, its result stands. Else what the
             backend raises by itself is for the user to see.
+        writes_last: what comes out of the compiled graph, of no line of its code, came before all writes.
         communicates: the graph holds collectives. Other ranks have their part in those that were made: they are not
             made again.
         handled: which argument is the exception (or None) that was being handled before the handlers that the frame
@@ -69,6 +72,7 @@ class Rerun:
         trusted: bool,
         restored: int | None = None,
         communicates: bool = False,
+        settles: bool = False,
     ) -> None:
         nodes = module.graph.nodes if module is not None else ()  # without it, of a graph that changes nothing
         self.code = code
@@ -78,8 +82,10 @@ class Rerun:
         self.communicates = communicates or any(starts_collective(node.target) for node in calls)
         self.pure = pure = pure and not self.communicates
         self.spared, self.items = frozenset[int](), frozenset[int]()
+        self.writes_last = False
         if module is not None and not pure:
             self.spared, self.items = _lines_before_changes(module)
+            self.writes_last = settles and _writes_last(module)
         self.module = module
         self.trusted = trusted
         self.state = EntryState()
@@ -103,7 +109,7 @@ class Rerun:
 
     def only_runs_again(self) -> bool:
         """Whether all there is to do is to run the frame again from where it starts: the graph has no part in it."""
-        plain = self.trusted and self.handled is None and self.restored is None
+        plain = self.trusted and not self.writes_last and self.handled is None and self.restored is None
         return plain and not (self.settings or self.inference or self.nests)
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
@@ -148,6 +154,8 @@ class Rerun:
             return self.pure or isinstance(error, InputsOverlap)
         file = torch_compat.file_of(self.module) if self.module is not None else ""
         lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+        if not lines and self.writes_last:
+            return True  # it came out of a compiled graph
         if len(lines) != 1 or lines[0] not in self.spared:
             return False
         return lines[0] not in self.items or _BAD_INDEX.search(str(error)) is None
@@ -193,6 +201,13 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     }
     items = (line for line, index in lines.items() if index == first and _BY_ITEMS.search(target))
     return frozenset(lines), frozenset(items)
+
+
+def _writes_last(module: torch.fx.GraphModule) -> bool:
+    """Whether dynajit's backends write no input before all that may raise has run: not where an operation may raise
+    half way through items that it writes."""
+    raising = [node for node in module.graph.nodes if notes(node).may_raise]
+    return bool(raising) and all(_BY_ELEMENTS.search(str(node.target)) for node in raising if notes(node).changes)
 
 
 def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:

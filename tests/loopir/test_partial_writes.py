@@ -82,6 +82,12 @@ def transposed(x: Tensor, r: Tensor) -> Tensor:
     return x[0]
 
 
+def a_number(x: Tensor, r: Tensor) -> Tensor:
+    x[:, 1] = 3
+    x[0, ::2] = x[1, ::2]
+    return r * 2
+
+
 def steps_and_last(x: Tensor, r: Tensor) -> Tensor:
     x[2:5:2].mul_(2)
     x[-1].copy_(r)
@@ -90,12 +96,12 @@ def steps_and_last(x: Tensor, r: Tensor) -> Tensor:
 
 PROGRAMS = (
     *(copied, updated_twice, part_of_a_part, two_that_overlap, exchanged, one_from_another, read_between),
-    *(value_and_part, of_what_is_made_here, elsewhere_than_it_is_read, transposed, steps_and_last),
+    *(value_and_part, of_what_is_made_here, elsewhere_than_it_is_read, transposed, a_number, steps_and_last),
 )
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex64])
 def test_as_in_eager(program: Callable[..., Any], dtype: torch.dtype) -> None:
     x, r = (10 * torch.randn(8, 16, 16)).to(dtype), (10 * torch.randn(16, 16)).to(dtype)
     assert_same(program, x, r, graphs=1, breaks=0, backend="codegen", rtol=1e-4, atol=1e-3)

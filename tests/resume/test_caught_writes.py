@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynajit
 from dynajit.testing import assert_same
 
 Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
@@ -67,3 +68,104 @@ def test_what_is_too_large_to_be_put_back_is_written_eagerly() -> None:
     table = torch.zeros(1, 5 << 20)
     report = assert_same(in_try, WRITES["index_add_"], table, torch.tensor([1, 6 << 20]), torch.ones(1, 2))
     assert {broken.kind for broken, _ in report.break_places} == {"operation-may-raise"}
+
+
+def _divides(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return k // (k - 1)
+
+
+def _takes_a_remainder(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.remainder(k, k - 1)
+
+
+def _chooses(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return x[k * 9]
+
+
+def _decomposes(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.cholesky(x - 2)
+
+
+RAISING = (_divides, _takes_a_remainder, _chooses, _decomposes)
+WRITTEN: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add_": lambda x: x.add_(1),
+    "part": lambda x: x[1:].mul_(3),
+    "item": lambda x: x.__setitem__((0, 1), 7.0),
+    "copy_": lambda x: x.copy_(x.sin().sum(0)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("raising", RAISING)
+def test_what_is_written_behind_an_operation_that_raises(raising: Any, written: str, backend: str) -> None:
+    write = WRITTEN[written]
+
+    def in_finally(x: torch.Tensor, k: torch.Tensor) -> Any:
+        try:
+            found = raising(x, k)
+        finally:
+            write(x)
+        return found
+
+    def in_both(x: torch.Tensor, k: torch.Tensor) -> Any:
+        try:
+            found = raising(x, k)
+            write(x)
+        except RuntimeError:
+            write(x)
+            return x.sum()
+        return found
+
+    ones = torch.ones(2, 2, dtype=torch.int32)
+    for program in (in_finally, in_both):
+        assert_same(program, torch.ones(2, 2), ones, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_a_seed_behind_an_operation_that_raises_is_not_set(backend: str) -> None:
+    def program(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        found = k // (k - 1)
+        torch.manual_seed(5)
+        return found
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    compiled = dynajit.compile(program, backend=backend)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ZeroDivision"):
+            compiled(torch.ones(2, 2), torch.ones(2, 2, dtype=torch.int32))
+        assert torch.equal(torch.get_rng_state(), before)
+    compiled(torch.ones(2, 2), torch.full((2, 2), 3))
+    assert torch.initial_seed() == 5
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("raising", RAISING)
+def test_what_is_written_before_an_operation_that_raises_and_after_it(raising: Any, backend: str) -> None:
+    def plain(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        found = raising(x, k)
+        k.add_(1)
+        return found
+
+    def drawing(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        x.uniform_()
+        found = raising(x, k)
+        return found + torch.rand(2)
+
+    def in_place(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        k %= k - 1
+        return raising(x, k)
+
+    def caught(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        x.uniform_()
+        try:
+            raising(x, k)
+        except RuntimeError:
+            x.add_(1)
+        return x
+
+    for program in (plain, drawing, in_place, caught):
+        assert_same(program, torch.ones(2, 2), torch.ones(2, 2, dtype=torch.int32), backend=backend)

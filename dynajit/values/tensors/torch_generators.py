@@ -227,9 +227,10 @@ def _has_drawn(tx: Tracer) -> bool:
 
 def _between_draws(tx: Tracer, rule: Rule, args: Sequence[Value]) -> When:
     """Where a call comes that changes the state of a generator."""
-    if _is_programs(args) or not _has_drawn(tx):
+    drawn = _has_drawn(tx)
+    if _is_programs(args) or not (drawn or tx.graph.may_raise()):
         return When.BEFORE
-    follow(tx, f"{rule.name} between operations that draw", may_draw)
+    follow(tx, f"{rule.name} between operations that {'draw' if drawn else 'may raise and draw'}", may_draw)
     return When.AFTER
 
 
