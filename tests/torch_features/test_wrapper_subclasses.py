@@ -223,6 +223,41 @@ def test_gradients_of_subclasses_are_subclasses(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_are_read_and_set(backend: str) -> None:
+    def function(s: Any, t: Any) -> Any:
+        found = s.grad * 2
+        s.grad = None if t.grad is None else t.grad + 1
+        t.grad = s.grad
+        return found, s.grad is t.grad, (s * 2).detach().grad is None
+
+    def program(call: Any) -> Any:
+        s, t, plain = pair(3).requires_grad_(), pair(3, seed=1).requires_grad_(), pair(3).requires_grad_()
+        for one in (s, t):
+            one.grad = pair(3, seed=2)
+        plain.grad = pair(3, seed=3)
+        return [*call(s, t), s.grad is t.grad, s.grad, *call(plain, pair(3)), plain.grad]
+
+    check(program, function, backend, graphs=2)
+
+
+def test_the_gradient_of_one_whose_class_is_asked() -> None:
+    asked: list[str] = []
+
+    class Asked(Pair):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    def program(call: Any) -> Any:
+        asked.clear()
+        s = Asked(torch.ones(3), torch.ones(3), 2.0)
+        return call(s), asked.count("__get__")
+
+    check(program, lambda s: (s.grad is None, s.shape[0]), graphs=None, breaks=None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_results_and_parts(backend: str) -> None:
     def function(s: Any, x: torch.Tensor) -> Any:
         t = (s * 2 + s).sin()

@@ -17,6 +17,7 @@ from dynajit.values.core.registry import builtin, tail_call
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 _OPTIMIZER: Any = optimizer
 
@@ -39,7 +40,7 @@ def _selects(function: Any) -> None:
         direct = tx.resumable_call()
         given = signature.bind(*args, **kwargs).arguments
         first = [tx.unpack(given[name])[:1] for name in ("params", "state_steps")]
-        if all(part and isinstance(part[0], TensorVal) for part in first):
+        if all(part and isinstance(part[0], (TensorVal, WrapperVal)) for part in first):
             devices = {part[0].fake.device for part in first}  # type: ignore[attr-defined]
             if len(devices) == 1:
                 kwargs = {**kwargs, "capturable": ConstVal(True)}

@@ -56,7 +56,7 @@ class SubTensorVal(ObjVal):
         answer = overrides.attribute(tx, self, name)
         if answer is not None:
             return answer
-        if name in ("grad", "grad_fn", "_base"):
+        if name in ("grad_fn", "_base") or (name == "grad" and overrides.overriding(self.cls)):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name!r} of {self.describe()}")
         return self.payload.getattr(tx, name)
 

@@ -73,6 +73,8 @@ class WrapperVal(SubTensorVal):
         return part
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "grad" and not overrides.overriding(self.cls):
+            return self.payload.setattr(tx, name, value)
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of {self.describe()}")
 
     # -- generated code
