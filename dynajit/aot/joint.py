@@ -23,18 +23,22 @@ from dynajit.aot.inference.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.unused import gives_nothing
-from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
+from dynajit.aot.passes.version_exempt_writes import marking, marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.rewrite import copied
 from dynajit.aot.runtime_wrappers import with_autocast, wrap_inference
 from dynajit.aot.subclasses import (
+    WRITES,
     NotDesugared,
+    Plain,
     has_ragged_sizes,
     has_wrappers,
+    one_by_one,
     plain_inputs,
     why_as_captured,
     without_wrappers,
     wrapped,
+    writes_what_is_given,
 )
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.training.late_views import loses_its_place, with_late_views
@@ -96,18 +100,52 @@ def _compile_wrappers(
     facts = GraphFacts(gm)
     reason = why_not_traceable(facts)
     text = why_as_captured(facts) if reason is None else reason.text
-    if text is None and not facts.has_levels and not _may_need_grad(facts, example_inputs):
+    writes, differentiated = writes_what_is_given(facts), _may_need_grad(facts, example_inputs)
+    if text is None and writes and (differentiated or torch.is_grad_enabled()):
+        piece = functools.partial(compile_joint, **vars(options))
+        return without_gradients(facts, example_inputs, piece) or _as_captured(gm, WRITES)
+    if text is None and not facts.has_levels and not differentiated:
         try:
-            plain, makers = without_wrappers(gm)
+            plain = without_wrappers(gm)
         except (NotDesugared, *_CANT_EXPRESS) as error:
             logs.emit("aot_graphs", f"through AOTAutograd: {error}")
             if torch.is_inference_mode_enabled():
                 text = "tensor subclasses are asked about other operations in inference mode than there"
         else:
-            return wrapped(gm, makers, _compile(plain, plain_inputs(example_inputs), options))
+            compiled = (_compile_writes if writes else _compile_plain)(plain, plain_inputs(example_inputs), options)
+            if compiled is not None:
+                return wrapped(gm, plain, compiled)
+    if text is None and writes:
+        text = WRITES
     if text is None and has_ragged_sizes(gm):
         text = "AOTAutograd takes jagged tensors only with symbols for their sizes"
     return None if text is None else _as_captured(gm, text)
+
+
+def _compile_plain(plain: Plain, inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any] | None:
+    return _compile(plain.module, inputs, options)
+
+
+def _compile_writes(plain: Plain, inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any] | None:
+    """A graph of plain tensors that writes those in instances; None if the short road does not take it."""
+    gm = plain.module
+    facts = GraphFacts(gm)
+    if why_not_traceable(facts) is not None or any(notes(node).reaches for node in facts.calls):
+        return None
+    try:
+        graph = _try_short_road(gm, inputs, options.decompositions)
+    except NotFunctional as error:
+        logs.emit("aot_graphs", str(error))
+        return None
+    compile_fn = marking(plain.uncounted, marking_version_exempt(gm, options.compile_fn))
+    return None if graph is None else _short_call(graph, functools.partial(one_by_one, plain), compile_fn)
+
+
+def _short_call(graph: FunctionalGraph, eager: Callable[..., Any], compile_fn: CompileFn) -> Callable[..., Any]:
+    if graph.mutated:
+        # where a kernel refuses a value, what comes before the error changes the inputs as in eager
+        note_graph(graph.module, original=eager)
+    return wrap_inference(graph.inputs, graph.mutated, eager, compile_fn(graph.module, graph.inputs, "inference"))
 
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
@@ -118,7 +156,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         return _as_captured(gm, reason.text)
 
     # by places among the inputs of `gm`, which are not those of pieces
-    marking = marking_version_exempt(gm, options.compile_fn)
+    noting_exempt = marking_version_exempt(gm, options.compile_fn)
     piece = functools.partial(compile_joint, **vars(options))
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
@@ -155,12 +193,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
             lost = _what_autograd_loses(facts, differentiated)
             if lost is not None:
                 return _as_captured(gm, lost)
-            return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=marking))
-    if graph.mutated:
-        # where a kernel refuses a value, what comes before the error changes the inputs as in eager
-        note_graph(graph.module, original=torch_compat.forward_of(gm))
-    compiled = marking(graph.module, graph.inputs, "inference")
-    return wrap_inference(graph.inputs, graph.mutated, torch_compat.forward_of(gm), compiled)
+            return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=noting_exempt))
+    return _short_call(graph, torch_compat.forward_of(gm), noting_exempt)
 
 
 def _what_autograd_loses(graph: GraphFacts, differentiated: bool) -> str | None:

@@ -3,14 +3,15 @@
 In:  a torch-level graph some of whose nodes give instances of wrapper subclasses. Out: `without_wrappers`: the same
 with plain tensors alone, where each operation on an instance has become the operations that its class made of it; the
 call takes its inputs apart and makes instances of results. With gradients, which are those of the operations on
-instances, it is AOTAutograd that takes them apart. `why_as_captured` says what neither road expresses.
+instances, it is AOTAutograd that takes them apart. `why_as_captured` says what neither road expresses. A graph that
+writes instances from outside writes the tensors in them, and their own versions rise as in eager.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -20,14 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import Copy, results_of
-from dynajit.graph.meta import value_of
+from dynajit.graph.meta import value_of, written_by
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import any_autocast_enabled, memory_of
-from dynajit.wrappers import Flattened, is_wrapper, leaves_of
+from dynajit.wrappers import Expected, Flattened, is_wrapper, leaves_of
 
 Makers = list[Callable[[Iterator[Any]], Any]]
 # what is asked of a tensor without computing anything
 _QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
+
+
+WRITES = "it writes inputs, or by out=, and there are tensor subclasses"
 
 
 class NotDesugared(Exception):
@@ -46,13 +50,31 @@ def has_ragged_sizes(gm: torch.fx.GraphModule) -> bool:
     return any(isinstance(part, torch.Tensor) and part.is_nested for part in values)
 
 
+class Plain(NamedTuple):
+    """A graph of plain tensors for one of instances.
+
+    makers: what makes the results of that one of its own, in order. counts: how often the input at each place there is
+    written, as autograd counts the writes of an instance. uncounted: the places among its own inputs of tensors that
+    are written with the instance that they are in, of which autograd hears nothing. of_classes: the names of the nodes
+    that a class's `__torch_dispatch__` made.
+    """
+
+    module: torch.fx.GraphModule
+    makers: Makers
+    counts: dict[int, int]
+    uncounted: frozenset[int]
+    of_classes: frozenset[str]
+
+
+def writes_what_is_given(facts: GraphFacts) -> bool:
+    """Whether a graph writes inputs, or tensors in them, or by out=."""
+    written = {memory for parts in facts.writes.values() for part in parts for memory in _memories(value_of(part))}
+    return not _given(facts).isdisjoint(written) or bool(facts.outs)
+
+
 def why_as_captured(facts: GraphFacts) -> str | None:
     """Why a graph with wrapper subclasses runs as it was captured; None if it need not."""
-    given = {memory for node in facts.inputs for memory in _memories(value_of(node))}
-    written = {memory for parts in facts.writes.values() for part in parts for memory in _memories(value_of(part))}
-    if not given.isdisjoint(written) or facts.outs:
-        return "it writes inputs, or by out=, and there are tensor subclasses"
-    seen = set(given)
+    seen = _given(facts)
     for node in facts.returned:
         own = _memories(value_of(node))
         if not own.isdisjoint(seen):
@@ -64,19 +86,22 @@ def why_as_captured(facts: GraphFacts) -> str | None:
     return None
 
 
+def _given(facts: GraphFacts) -> set[int | None]:
+    return {memory for node in facts.inputs for memory in _memories(value_of(node))}
+
+
 def _memories(value: Any) -> set[int | None]:
     """The memory of a tensor, and of those that it wraps."""
     own = [value] if isinstance(value, torch.Tensor) else []
     return {memory_of(part) for part in (*own, *leaves_of(value))} - {None}
 
 
-def without_wrappers(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Makers]:
-    """A graph of plain tensors for `gm`, whose results have no gradients, and what makes its results of that one's.
-    Raises NotDesugared, and what the classes raise."""
+def without_wrappers(gm: torch.fx.GraphModule) -> Plain:
+    """A graph of plain tensors for `gm`, whose results have no gradients. Raises NotDesugared, and what the classes
+    raise."""
     if any_autocast_enabled():
         raise NotDesugared("autocast, which is asked before a subclass, would be asked again")
-    recorder = _Desugar(gm)
-    return recorder.run(), recorder.makers
+    return _Desugar(gm).run()
 
 
 def plain_inputs(inputs: Sequence[Any]) -> list[Any]:
@@ -84,8 +109,9 @@ def plain_inputs(inputs: Sequence[Any]) -> list[Any]:
     return [leaf for value in inputs for leaf in _flat(value)]
 
 
-def wrapped(gm: torch.fx.GraphModule, makers: Makers, compiled: Callable[..., Any]) -> Callable[..., Any]:
+def wrapped(gm: torch.fx.GraphModule, plain: Plain, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """The call of `gm` by way of its graph of plain tensors: takes inputs apart, makes instances of results."""
+    makers, risen = plain.makers, [place for place, count in plain.counts.items() for _ in range(count)]
     paths = [_paths(value_of(node)) for node in gm.graph.find_nodes(op="placeholder")]
 
     def call(*given: Any) -> Any:
@@ -97,9 +123,31 @@ def wrapped(gm: torch.fx.GraphModule, makers: Makers, compiled: Callable[..., An
                     part = getattr(part, name)
                 flat.append(part)
         results = iter(compiled(*flat))
+        if risen:
+            torch.autograd.graph.increment_version([given[place] for place in risen])
         return tuple([make(results) for make in makers])
 
     return call
+
+
+class _AsCaptured(torch.fx.Interpreter):
+    """A run of a graph of plain tensors. What a class's `__torch_dispatch__` calls runs as it does from there: autograd
+    counts no writes, and knows of no views."""
+
+    def __init__(self, plain: Plain) -> None:
+        super().__init__(plain.module)
+        self.of_classes = plain.of_classes
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.name not in self.of_classes:
+            return super().run_node(n)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)):
+            return super().run_node(n)
+
+
+def one_by_one(plain: Plain, *inputs: Any) -> Any:
+    """What a graph of plain tensors gives, by torch's operations as eager makes them."""
+    return _AsCaptured(plain).run(*inputs)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -130,6 +178,41 @@ def _fakes(value: Any) -> Iterator[FakeTensor]:
         yield from (leaf for leaf in leaves_of(part) if isinstance(leaf, FakeTensor))
 
 
+class _Instance:
+    """An instance among the inputs, as it was before the graph ran on it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.expected = value, Expected(value)
+        self.parts = [(part, _version(part)) for part in _parts(value)]
+
+    def count(self) -> int:
+        """How often it was written. Raises NotDesugared where more than the tensors in it has changed."""
+        same = [part for part, _ in self.parts]
+        if not self.expected(self.value) or any(a is not b for a, b in zip(same, _parts(self.value), strict=True)):
+            raise NotDesugared("it changes what an instance consists of")
+        (_, before), *inner = self.parts
+        if any(is_wrapper(part) and _version(part) != version for part, version in inner):
+            raise NotDesugared("it writes an instance inside of another one, which is counted")
+        return _version(self.value) - before
+
+    def uncounted(self) -> list[torch.Tensor]:
+        """The plain tensors in it whose own versions stayed."""
+        plain = ((part, version) for part, version in self.parts if not is_wrapper(part) and not part.is_inference())
+        return [part for part, version in plain if part._version == version]
+
+
+def _parts(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The instance, and all that it consists of."""
+    yield value
+    if is_wrapper(value):
+        for name in Flattened(value).names:
+            yield from _parts(getattr(value, name))
+
+
+def _version(value: torch.Tensor) -> int:
+    return 0 if value.is_inference() else value._version
+
+
 class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A copy of a graph; operations on instances become those that reach this mode when they run on fakes."""
 
@@ -138,16 +221,23 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gm = gm
         self.copy = Copy(gm)
         self.makers: Makers = []
+        self._given: dict[int, _Instance] = {}  # by place among the inputs
+        self._inputs: list[Any] = []  # of the plain graph
+        self._of_classes: list[str] = []
+        self._counted: set[int | None] = set()  # the memory that operations on plain tensors write
         self._interpreter = torch.fx.Interpreter(gm)
         self._values: dict[torch.fx.Node, Any] = {}
         # of plain tensors by identity, which live as long as they are here
         self._nodes: dict[int, tuple[torch.Tensor, torch.fx.Node]] = {}
 
-    def run(self) -> torch.fx.GraphModule:
+    def run(self) -> Plain:
         """The graph of plain tensors."""
         mode = next((leaf.fake_mode for node in self.gm.graph.nodes for leaf in _fakes(value_of(node))), None)
         if mode is None:
             raise NotDesugared("its tensors are not fake")
+        for place, node in enumerate(self.gm.graph.find_nodes(op="placeholder")):
+            if is_wrapper(value_of(node)):
+                self._given[place] = _Instance(value_of(node))
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 self._input(node)
@@ -160,10 +250,17 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
             plain = self.copy.of.get(node)
             flat.extend([self._operand(leaf) for leaf in _flat(value)] if plain is None else [plain])
         self.copy.graph.output(tuple(flat))
-        return self.copy.module()
+        counts = {place: one.count() for place, one in self._given.items()}
+        return Plain(self.copy.module(), self.makers, counts, self._uncounted(), frozenset(self._of_classes))
+
+    def _uncounted(self) -> frozenset[int]:
+        places = {id(tensor): place for place, tensor in enumerate(self._inputs)}
+        hidden = (leaf for one in self._given.values() for leaf in one.uncounted())
+        return frozenset(places[id(leaf)] for leaf in hidden if memory_of(leaf) not in self._counted)
 
     def _input(self, node: torch.fx.Node) -> None:
         value = self._values[node] = value_of(node)
+        self._inputs.extend(_flat(value))
         if not is_wrapper(value):
             self._bind(value, self.copy.take(node))
             return
@@ -177,8 +274,11 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = value_of(node)
         parts = [*(self._values[part] for part in node.all_input_nodes), *pytree.tree_leaves(value)]
         if not any(map(is_wrapper, parts)) and all(part in self.copy.of for part in node.all_input_nodes):
-            if value is None and node.op != "get_attr":
+            written = written_by(node)
+            if value is None and node.op != "get_attr" and not written:
                 raise NotDesugared("it changes torch's state")
+            outs = pytree.tree_leaves(node.kwargs.get("out"))
+            self._counted.update(memory_of(value_of(part)) for part in (*written, *outs))
             self._values[node] = value
             self._bind(value, self.copy.take(node))
             return
@@ -201,6 +301,7 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotDesugared(f"{func} is not a plain operator")
         node = self.copy.graph.call_function(func, *pytree.tree_map(self._operand, (args, kwargs)))
         node.meta["example_value"] = result
+        self._of_classes.append(node.name)
         self._bind(result, node)
         return result
 

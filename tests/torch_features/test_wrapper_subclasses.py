@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import dynajit
 from dynajit.report import records
+from dynajit.report.counters import counters
 from dynajit.report.explain import ExplainReport
 
 BACKENDS = ["eager", "aot_eager", "codegen"]
@@ -303,6 +305,120 @@ def test_writes_and_views(backend: str) -> None:
 
     for function in (writes, writes_part, views, writes_own):
         check(program, function, backend)
+
+
+class Rebinding(Pair):
+    """What writes an instance gives it other tensors, and another factor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Rebinding(inner["a"], inner["b"], context["factor"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mul_.Tensor:
+            args[0].a, args[0].factor = args[0].a * args[1], args[0].factor + 1
+            return args[0]
+        return func(*pytree.tree_map_only(Pair, lambda pair: pair.a, args), **(kwargs or {}))
+
+
+def _scaled(s: Any, t: Any, x: torch.Tensor) -> None:
+    s.mul_(2)
+    t.add_(s).mul_(0.5)
+    x.add_(s.a)
+
+
+def _part_scaled(s: Any, t: Any, x: torch.Tensor) -> None:
+    s.a.mul_(3)
+    t[1:].add_(x[1:])
+
+
+def _data_scaled(s: Any, t: Any, x: torch.Tensor) -> None:
+    s.data.mul_(3)
+    t.copy_(s.data + 1)
+
+
+def _by_out(s: Any, t: Any, x: torch.Tensor) -> None:
+    torch.mul(x, 2, out=x)
+    s.mul_(2)
+
+
+def _with_one_made(s: Any, t: Any, x: torch.Tensor) -> Any:
+    made = s + t
+    s.copy_(made)
+    return made.mul_(2), x * 2
+
+
+def _on_condition(s: Any, t: Any, x: torch.Tensor) -> None:
+    s.add_(1)
+    x.index_add_(0, torch.tensor([0, 2]), t.a[:2])
+
+
+WRITERS = [_scaled, _part_scaled, _data_scaled, _by_out, _with_one_made, _on_condition]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, None])
+def test_writes_of_instances_are_compiled(backend: str, writer: Any, mode: Any) -> None:
+    """Also where it is the program that turns gradients off; instances of one memory follow, and all versions."""
+
+    def function(s: Any, t: Any, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return writer(s, t, x)
+
+    def program(call: Any) -> Any:
+        results = []
+        for kind in ("apart", "same memory", "leaves"):
+            with mode() if mode is not None else contextlib.nullcontext():
+                s, t, x = pair(3), pair(3, seed=1), torch.ones(3)
+                if kind == "same memory":
+                    t, x = Pair(s.a, s.b * 2, 2.0), s.b
+                if kind == "leaves" and mode is not torch.inference_mode:
+                    s.requires_grad_()
+                results.append(seen_of([call(s, t, x), s, t, x]))
+                if mode is not torch.inference_mode:
+                    results.append([one._version for one in (s, s.b, t, t.b, x)])
+        return results
+
+    counters.clear()
+    check(program, writer if mode is not None else function, backend, graphs=None)
+    assert backend == "eager" or not counters["as_captured"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_changes_more_of_an_instance_than_its_tensors_elements(backend: str) -> None:
+    def function(s: Any) -> None:
+        s.mul_(2)
+
+    def program(call: Any) -> Any:
+        s = Rebinding(torch.ones(3), torch.ones(3), 2.0)
+        before = s.a
+        with torch.no_grad():
+            call(s)
+        return s.a is before, before, s.a, s.factor
+
+    check(program, function, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_write_of_what_backward_needs_is_noticed(backend: str) -> None:
+    def function(s: Any) -> None:
+        s.mul_(2)
+
+    for written, kept in ((False, "instance"), (True, "instance"), (True, "part")):
+        s = pair(3).requires_grad_()
+        x = torch.ones(3, requires_grad=True)
+        result = s * s if kept == "instance" else x * s.a
+        with torch.no_grad():
+            dynajit.compile(function, backend=backend)(s if written else pair(3))
+        if written and kept == "instance":
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                result.backward(pair(3))
+        else:  # of a part the write of the instance is not counted, in eager either
+            result.backward(pair(3) if kept == "instance" else torch.ones(3))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

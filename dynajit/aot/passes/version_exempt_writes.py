@@ -6,7 +6,7 @@ counted, a backward would fail that eager's does not: that of an evaluation befo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -29,7 +29,12 @@ _BATCH_NORMS = {
 def marking_version_exempt(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
     into = _uncounted(gm)
-    version_exempt = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into}
+    places = [place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into]
+    return marking(places, compile_fn)
+
+
+def marking(version_exempt: Collection[int], compile_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`compile_fn`, or one that first marks the copies to the inputs at these places."""
     if not version_exempt:
         return compile_fn
 

@@ -15,6 +15,7 @@ from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 _WITH_NUMBER = {f"_foreach_{name}": name for name in ("lerp", "lerp_", "pow")}
 _FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")}
@@ -47,13 +48,21 @@ def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: 
         each = tx.unpack(factors) if factors.fake.dim() else []
     else:
         return None
-    columns = [tx.unpack(arg) for arg in args[:3]]
+    columns = [_written(tx, method, tx.unpack(args[0])), *(tx.unpack(arg) for arg in args[1:3])]
     each = each or [factors] * len(columns[0])
     made = [
         tx.torch_op("call_method", method, list(row), {"value": factor})
         for *row, factor in zip(*columns, each, strict=True)
     ]
     return _result(method, args, made)
+
+
+def _written(tx: Tracer, method: str, items: Sequence[Value]) -> Sequence[Value]:
+    """The first of an operation's lists. What such operations write of instances of wrapper subclasses autograd does
+    not count, as it does what they write of tensors."""
+    if not facts(method).writes:
+        return items
+    return [item.getattr(tx, "data") if isinstance(item, WrapperVal) else item for item in items]
 
 
 def _result(method: str, args: Sequence[Value], made: Sequence[Value]) -> Value:
@@ -69,7 +78,8 @@ def _tensor_as_number(tx: Tracer, method: str, args: Sequence[Value]) -> Value |
     numbers = [arg for arg in args if isinstance(arg, TensorVal) and arg.fake.dim() == 0]
     if len(numbers) != 1 or len(lists) + 1 != len(args):
         return None
-    rows = zip(*([numbers[0]] * 4096 if arg is numbers[0] else tx.unpack(arg) for arg in args), strict=False)
+    columns = [[numbers[0]] * 4096 if arg is numbers[0] else tx.unpack(arg) for arg in args]
+    rows = zip(_written(tx, method, columns[0]), *columns[1:], strict=False)
     made: list[Value] = [tx.torch_op("call_method", method, list(row), {}) for row in rows]
     return _result(method, args, made)
 

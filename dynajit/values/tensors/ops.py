@@ -403,13 +403,13 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
         return None
     add, combine = _FACTORED[name]
-    if len(args) != (2 if combine is None else 3) or not all(isinstance(arg, (TensorVal, WrapperVal)) for arg in args):
+    fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, (TensorVal, WrapperVal))]
+    if len(args) != (2 if combine is None else 3) or len(fakes) != len(args):
         return None
 
     def cast(value: Value, dtype: torch.dtype) -> Value:
         return torch_op(tx, "call_method", "to", [value, ConstVal(dtype)], {})
 
-    fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, (TensorVal, WrapperVal))]
     common = torch.result_type(fakes[0], fakes[1])
     if combine is not None:
         common = torch.promote_types(common, fakes[2].dtype)

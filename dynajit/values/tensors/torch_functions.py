@@ -21,6 +21,7 @@ from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, payload_of
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_subclass import SubTensorVal
 
 _TORCH_C: Any = torch._C
 _NAMESPACES: tuple[Any, ...] = (
@@ -162,7 +163,7 @@ def group_tensors(tx: Tracer, lists: Value, with_indices: Value) -> Value:
     rows = [tx.unpack(part) for part in tx.unpack(lists)]
     positions: dict[tuple[Any, ...], list[int]] = {}
     for position, first in enumerate(rows[0] if rows else []):
-        if not isinstance(first, TensorVal):
+        if not isinstance(first, (TensorVal, SubTensorVal)):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"grouping {first.describe()}")
         positions.setdefault((first.fake.device, first.fake.dtype), []).append(position)
     made = tx.new_dict()
