@@ -128,8 +128,10 @@ TRACED_MODULES = (
     "dynajit.values.tensors.break_errors",
     "torch.autograd.graph_disabled",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",  # calls `checkpoint`
-    # calling a GraphModule
+    "torch.distributed.tensor._dtensor_spec",
     "torch.distributed.tensor.parallel.style",
+    "torch.distributed.tensor.placement_types",
+    # calling a GraphModule
     "torch.fx.graph_module",
     "torch.fx._pytree",
     "torch.nn",
@@ -153,6 +155,7 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.ismodule",
         "inspect.isroutine",
         "os.getenv",
+        "torch.distributed.distributed_c10d.Backend.__new__",
         "torch.distributed.distributed_c10d.P2POp.__init__",
         "torch.distributed.distributed_c10d.P2POp.__new__",
         "torch.distributed.distributed_c10d._canonicalize_group_rank",

@@ -30,6 +30,7 @@ from dynajit.values.tensors import (
     func_transforms,
     gradient_hooks,
     higher_order,
+    meshes,
     numpy_random,
     numpy_scalars,
     optimizers,

@@ -25,7 +25,6 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
-from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.objects import ObjVal
@@ -48,48 +47,6 @@ def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{function.__name__} without a group, or with a tag")
     bound.arguments["group"] = ConstVal(_name_of(tx, group))
     return tx.torch_op("call_function", collective, [ConstVal(function.__name__), *bound.args], bound.kwargs)
-
-
-# ------------------------------------------------------------------------------------------- as programs call them
-
-
-@models_of_named(
-    C10D,
-    *("get_rank", "get_world_size", "get_backend", "get_group_rank", "get_global_rank"),
-    *("get_process_group_ranks", "is_gloo_available", "is_nccl_available", "is_mpi_available"),
-)
-def _ask(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """What they say of a group, or of all processes, is as it was until the group is left."""
-    call = functools.partial(
-        function, *(real_of(tx, arg) for arg in args), **{n: real_of(tx, v) for n, v in kwargs.items()}
-    )
-    with ending_graph(breaks.RAISES, function.__name__, ValueError, RuntimeError):
-        found = call()
-    known = functools.partial(_says, call, found)
-    tx.guard(ConstSource(function, function.__name__), "PREDICATE", known, f"says {found}")
-    return tx.from_real(found)
-
-
-def _says(call: Callable[[], Any], expected: object, found: Any) -> bool:
-    return bool(sys.modules["torch.distributed"].is_initialized() and call() == expected)
-
-
-@models_of_named(
-    "torch.distributed.device_mesh",
-    *("DeviceMesh.get_group", "DeviceMesh.get_rank", "DeviceMesh.get_local_rank", "DeviceMesh.size"),
-)
-def _of_mesh(function: types.FunctionType, tx: Tracer, mesh: Value, *args: Value, **kwargs: Value) -> Value:
-    """What a mesh says of itself, which never changes."""
-    given = tuple(real_of(tx, arg) for arg in (mesh, *args))
-    named = {name: real_of(tx, value) for name, value in kwargs.items()}
-    ask = functools.partial(function, *given, **named)
-    with ending_graph(breaks.RAISES, function.__qualname__, KeyError, RuntimeError):
-        found = ask()
-    return tx.wrap(found, CallSource(ConstSource(ask, function.__name__), _called, "{}()"))
-
-
-def _called(ask: Callable[[], Any]) -> Any:
-    return ask()
 
 
 # ------------------------------------------------------------------------------------------------ what writes results

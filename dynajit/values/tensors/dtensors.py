@@ -12,10 +12,12 @@ import sys
 import types
 from typing import Any
 
+import torch
+
 from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
-from dynajit.values.core.registry import models_of_named
+from dynajit.values.core.registry import models_of_named, pure
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -31,6 +33,17 @@ def is_placement(kind: type) -> bool:
         base.__name__ == "Placement" and base.__module__.startswith(("torch.distributed.", "torch._C._distributed"))
         for base in kind.__mro__
     )
+
+
+# what a placement is asked; those that torch has in C
+pure(
+    *(
+        found.__func__
+        for kind in ("Placement", "Shard", "StridedShard", "Replicate", "Partial")
+        for name, found in vars(getattr(getattr(torch._C, "_distributed", None), kind, object)).items()
+        if name in ("is_partial", "is_replicate", "is_shard")
+    )
+)
 
 
 class LayoutChange:

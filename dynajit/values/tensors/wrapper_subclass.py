@@ -7,6 +7,7 @@ are nodes that take the instance. The backend takes it apart (`aot/subclasses.py
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from dynajit.graph.builder import GraphInput
-from dynajit.guards.source import AttrSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
+from dynajit.symbols import is_symbolic
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import is_data_descriptor
 from dynajit.values.objects.objects import MISSING, lookup_type
@@ -32,7 +34,7 @@ class WrapperVal(SubTensorVal):
 
     def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
         found, _ = lookup_type(self.cls, name)
-        if found is MISSING or not is_data_descriptor(found):
+        if found is MISSING or inspect.ismemberdescriptor(found) or not is_data_descriptor(found):
             part = self._part(tx, name)
             if part is not None:
                 return part
@@ -44,12 +46,15 @@ class WrapperVal(SubTensorVal):
         flat = Flattened(fake)
         if name in flat.names:
             return self._inner(tx, name)
-        if self.real_object is not None or name not in getattr(fake, "__dict__", {}):
+        own = _attributes(fake, name)
+        if self.real_object is not None or name not in own:
             return None
-        value = vars(fake)[name]
+        value = own[name]
         constants = [*pytree.tree_leaves(flat.context), *flat.objects.values()]
         if all(map(is_literal, pytree.tree_leaves(value))) or any(value is part for part in constants):
             return tx.from_real(value)
+        if _is_layout(value):
+            return tx.wrap(value, ConstSource(value, f"{name} of a result"))
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name!r} of {self.describe()}")
 
     def _inner(self, tx: Tracer, name: str) -> Value:
@@ -84,6 +89,20 @@ class WrapperVal(SubTensorVal):
 
     def rebuild(self, out: Any) -> None:
         out.push(self.payload)
+
+
+def _attributes(obj: Any, name: str) -> dict[str, Any]:
+    """The object's own attributes; of those in slots, the one of this name."""
+    in_slot = inspect.ismemberdescriptor(lookup_type(type(obj), name)[0]) and hasattr(obj, name)
+    return {name: getattr(obj, name)} if in_slot else getattr(obj, "__dict__", {})
+
+
+def _is_layout(value: Any) -> bool:
+    """Whether it says how a DTensor lies on its mesh, in known numbers."""
+    if type(value).__module__ != "torch.distributed.tensor._dtensor_spec":
+        return False
+    meta = getattr(value, "tensor_meta", None)
+    return meta is None or not any(map(is_symbolic, (*meta.shape, *meta.stride)))
 
 
 def traceable_wrapper(cls: type) -> bool:
