@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dynajit.aot.inference.layout_tracker import COPIES, VIEWS, LayoutTracker, shape_of
 from dynajit.aot.passes.constants import constant_of
@@ -85,11 +86,12 @@ def recognise(gm: torch.fx.GraphModule, worthwhile: Callable[[Attention], bool] 
     made = copied(gm)
     graph = made.graph
     count = 0
-    for node in list(graph.nodes):
-        if node.target in _PRODUCTS:
-            found = _find(node)
-            if found is not None and worthwhile(found) and _replace(graph, found):
-                count += 1
+    with _disable_current_modes():  # masks are looked into, and AOTAutograd compiles under a mode for fake tensors
+        for node in list(graph.nodes):
+            if node.target in _PRODUCTS:
+                found = _find(node)
+                if found is not None and worthwhile(found) and _replace(graph, found):
+                    count += 1
     if not count:
         return gm
     eliminate_dead_code(graph)
