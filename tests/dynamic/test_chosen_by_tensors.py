@@ -162,6 +162,34 @@ def _column_after_a_write(x: Tensor, t: Tensor) -> Tensor:
     return x[1, t] * 2
 
 
+def _counted(x: Tensor, t: Tensor) -> Tensor:
+    counts = torch.zeros(4)
+    for at in torch.stack([t, t + 1, t]):
+        counts[at] += 1
+    return counts + x
+
+
+def _filled(x: Tensor, t: Tensor) -> Any:
+    own = x + 1
+    own[t].fill_(2)
+    own[:, t].copy_(x[0])
+    own.select(0, t).unsqueeze(0).mul_(3)
+    own[t, 1] -= x.max()
+    return own, own[..., t] * 2
+
+
+def _kept_and_read(x: Tensor, t: Tensor) -> Any:
+    row = x[t]
+    row += 1
+    row[1:] = row[:-1] * 2
+    return row.sum() + x[t] + x.sum()
+
+
+def _row_of_a_column(x: Tensor, t: Tensor) -> Any:
+    x[:, t][t] += 5
+    return x * 2
+
+
 #: without numbers: one graph with nothing set
 LOADED: dict[str, Any] = {
     **{
@@ -179,7 +207,28 @@ LOADED: dict[str, Any] = {
     "greedy": _greedy,
     "a number is put": _put_number,
     "put in a column": _put_in_a_column,
+    "a column": lambda x, t: x[:, t] * 2 + x[..., t],
+    "a column of three dimensions": lambda x, t: x.view(2, 2, 4)[:, t.clamp(0, 1)].relu() @ x,
+    "a column beside an integer": lambda x, t: x.view(2, 2, 4)[:, -1, t] + 1,
+    "a column in one piece": lambda x, t: (x[:, t].contiguous() + 1, x[:, t].reshape(2, 2) * 2),
+    "a part of a column": lambda x, t: x[1:, t].cumsum(0) + x[:, None, t][:3, 0],
+    "select": lambda x, t: x.select(1, t) + torch.select(x, index=t, dim=-2),
+    "narrow": lambda x, t: x.narrow(1, t.remainder(3), 2) @ torch.narrow(x, 0, t.remainder(3), length=2),
+    "a column is written": lambda x, t: _written(x, (slice(None), t), 1.0),
+    "before an ellipsis": lambda x, t: _written(x, (..., t), x[:, 0]),
+    "row is added to": lambda x, t: _added_to(x, t),
+    "added": _added,
+    "counted": _counted,
+    "filled": _filled,
+    "kept and read": _kept_and_read,
+    "row of a column": _row_of_a_column,
 }
+
+
+def _added_to(x: Tensor, t: Tensor) -> Tensor:
+    x[t] += 1
+    x[t, 0] *= 2
+    return x * 2
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
@@ -224,25 +273,51 @@ def _after_a_break(x: Tensor, t: Tensor) -> Any:
     return row.add_(1), x + 1
 
 
+def _moved(x: Tensor, t: Tensor) -> Any:
+    row = x[t]
+    t.add_(1).remainder_(4)
+    row += 1
+    x[t] = row
+    return x * 2
+
+
+def _added_across(x: Tensor, t: Tensor) -> Any:
+    x[t] += x[:, 1]
+    x[:, t] *= x[t]
+    x[t] -= x[0, 2]
+    return x * 2
+
+
+def _written_around(x: Tensor, t: Tensor) -> Any:
+    first, second = x[t], x[t - 1]
+    first.add_(1)
+    x[0, 0] = 5
+    return first * 2, second + 1
+
+
 #: where a copy would be something else, or may be
 VIEWS: dict[str, Any] = {
     "returned": lambda x, t: x[t],
     "a view of it returned": lambda x, t: (x[t].unsqueeze(0), x * 2),
     "the same, contiguous": lambda x, t: (x[t].contiguous(), x * 2),
     "written": CHOSEN["written view"],
-    "added": CHOSEN["added"],
     "in place": lambda x, t: (x[t].unsqueeze(0).mul_(2), x + 1)[1],
     "out": lambda x, t: (torch.add(x[0], 1, out=x[t]), x + 1)[1],
     "written after": _written_after,
     "kept": _kept,
     "after a break": _after_a_break,
     "around it": lambda x, t: x[t].as_strided((4, 4), (4, 1), 0) + 1,
-    "a column": lambda x, t: x[:, t] * 2,
     "a column's layout": lambda x, t: x[:, t].is_contiguous(),
     "in a list": lambda x, t: [x[t], x[t] + 1],
     "detached": lambda x, t: (x[t].detach(), x + 1),
     "branch": _in_a_branch,
-    "a column is written": lambda x, t: _written(x, (slice(None), t), 1.0),
+    "a row is put across": lambda x, t: (_written(x, (..., t), x[0]), _written(x, t, x[:, 2])),
+    "a row is added across": _added_across,
+    "index is written": _moved,
+    "written, and around it": _written_around,
+    "a column in one piece is written": lambda x, t: (x[:, t].contiguous().mul_(2), x[:, t] + 1)[1],
+    "a column in one piece, twice": lambda x, t: (x[:, t].contiguous(), x[:, t].contiguous()),
+    "laid out as the view": lambda x, t: x[None, t].clone(),
     "beside an integer after a write": _column_after_a_write,
     "a part": lambda x, t: (x[t][1:], x + 1),
     "split": lambda x, t: (x[t].split(2)[1], x + 1),
@@ -269,7 +344,8 @@ def test_items_that_are_views_stay_views(name: str, settings: Any, backend: str)
 
 # these have no item there that eager would not find
 _RAISING = sorted(
-    LOADED.keys() - {"where the maximum is", "last of each", "loop", "greedy", "put in a column", "schedule"}
+    LOADED.keys()
+    - {"where the maximum is", "last of each", "loop", "greedy", "schedule", "narrow", "a column of three dimensions"}
 )
 
 
@@ -280,7 +356,7 @@ def test_where_an_item_begins() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("index", [4, -5])
-@pytest.mark.parametrize("name", [*_RAISING, "a column is written", "beside an integer after a write"])
+@pytest.mark.parametrize("name", [*_RAISING, "beside an integer after a write"])
 def test_an_item_that_there_is_not(name: str, index: int, backend: str) -> None:
     """Eager's error, and what eager has written until then."""
     program = {**VIEWS, **LOADED}[name]
@@ -297,6 +373,22 @@ def test_an_item_that_there_is_not(name: str, index: int, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("start", [3, 4, -1, -4, -5, 9])
+def test_a_part_that_there_is_not(start: int, backend: str) -> None:
+    compiled = dynajit.compile(lambda x, t: x.narrow(1, t, 2) * 2, backend=backend)
+    compiled(torch.rand(4, 4), torch.tensor(1))
+    x = torch.rand(4, 4)
+    if start == -4:
+        assert torch.equal(compiled(x, torch.tensor(start)), x[:, :2] * 2)
+        return
+    with pytest.raises((IndexError, RuntimeError)) as wanted:
+        x.narrow(1, torch.tensor(start), 2)
+    with pytest.raises(type(wanted.value)) as found:
+        compiled(x, torch.tensor(start))
+    assert str(found.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_gradients_of_loaded_items(backend: str) -> None:
     def fn(x: Tensor, t: Tensor) -> Tensor:
         return (x[t] * x[t + 1]).sum() * x[t, 1].exp() + x[x.sum(1).argmax(), t]
@@ -310,6 +402,39 @@ def test_gradients_of_loaded_items(backend: str) -> None:
             seconds.append((first, *torch.autograd.grad(first.sin().sum(), x)))
         torch.testing.assert_close(seconds[1], seconds[0])
     assert dynajit.explain(fn)(x, torch.tensor(1)).graph_break_count == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_gradients_of_what_is_written_into_loaded_items(backend: str) -> None:
+    def fn(x: Tensor, t: Tensor) -> Tensor:
+        y = x * 2
+        y[t] += x[0]
+        y[:, t] *= 3
+        y[t].clamp_(max=1)
+        return (y * y[t]).sum() + y[..., t].exp().sum()
+
+    compiled = dynajit.compile(fn, backend=backend)
+    for number in (1, 0, 2):
+        x = torch.randn(4, 4, requires_grad=True, dtype=torch.float64)
+        wanted, found = (torch.autograd.grad(each(x, torch.tensor(number)), x) for each in (fn, compiled))
+        torch.testing.assert_close(found, wanted)
+    assert dynajit.explain(fn)(x, torch.tensor(1)).graph_break_count == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_what_chose_may_be_written_before_backward(backend: str) -> None:
+    def fn(x: Tensor, t: Tensor) -> Tensor:
+        y = x * 2
+        y[t + 0] = 1
+        y[t] = y[:, t].exp()
+        t.add_(1)
+        return y * y[0]
+
+    compiled = dynajit.compile(fn, backend=backend)
+    for number in (1, 2):
+        x = torch.randn(4, 4, requires_grad=True)
+        wanted, found = (torch.autograd.grad(each(x, torch.tensor(number)).sum(), x) for each in (fn, compiled))
+        torch.testing.assert_close(found, wanted)
 
 
 def test_what_backward_keeps_of_a_loaded_item_may_not_be_written() -> None:

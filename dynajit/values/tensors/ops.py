@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._device import _device_constructors
 
 from dynajit.graph.builder import GraphBuilder, run_target
-from dynajit.graph.meta import note
+from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in
@@ -39,13 +39,13 @@ from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
-from dynajit.values.tensors import graph_arrays, overrides
+from dynajit.values.tensors import chosen, graph_arrays, overrides
 from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.tensors.autograd import learn_operator
 from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
 from dynajit.values.tensors.python_code import check_order, guarding_kernels, note_code
-from dynajit.values.tensors.tensor import TensorVal, is_constant_result
+from dynajit.values.tensors.tensor import TensorVal, is_constant_result, is_loader
 from dynajit.values.tensors.wrapper_subclass import WrapperVal, made_by_graph
 from dynajit.wrappers import is_wrapper
 
@@ -53,6 +53,8 @@ _T = TypeVar("_T")
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
+# What takes one item, or several, of a tensor: their further arguments, of which the second says where.
+_CHOOSERS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length")}
 
 
 def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -77,6 +79,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         or overrides.dispatch(tx, op, target, args, kwargs)
         or _with_tensor_as_scalar(tx, name, args, kwargs)
         or rewrite(tx, name, target, args, kwargs)
+        or _chosen(tx, target, args, kwargs)
     )
     if made is not None:
         return made
@@ -98,6 +101,17 @@ def _of_array(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, 
         return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
     of_known = isinstance(args[0], ArrayVal) and not args[0].is_scalar
     return make_tensor(tx, target, args, kwargs) if of_known else None
+
+
+def _chosen(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What a tensor of one integer chooses in a call of `select` or `narrow`, loaded by a kernel."""
+    for name, names in _CHOOSERS.items():
+        if any(target is one for one in (getattr(torch, name), getattr(torch.Tensor, name))) or target == name:
+            given = dict(zip(("input", *names), args, strict=False)) | kwargs
+            tensor, place = given.get("input"), given.get(names[1])
+            if given.keys() == {"input", *names} and type(tensor) is TensorVal and place and is_loader(place):
+                return chosen.choose(tx, name, tensor, given, place)  # type: ignore[no-any-return]
+    return None
 
 
 def _check(name: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
@@ -278,6 +292,8 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     if shared is not None and (shared.tensors or not shared.known):
         note(node, reaches=True)
     operation.note_writes(node)
+    if notes(node).writes:
+        chosen.put_back(tx, node)
     if result is None and target in (operator.setitem, "__setitem__"):
         return ConstVal(None)  # which does nothing beside its write
     if result is None:

@@ -27,7 +27,7 @@ from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.polyfills.autograd import history_with_data
-from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
+from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal, is_none
 from dynajit.values.scalars.slices import SliceVal, make_slice
 from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import chosen, overrides
@@ -204,8 +204,9 @@ class TensorVal(Value):
         parts = self._index(tx, key)
         around = self._around(tx, parts)
         if around is not None:
-            whole, dims, rest = around
-            item = chosen.load(tx, whole, dims, chosen.is_told(whole, self, dims))
+            whole, dims, told, rest = around
+            item = chosen.load(tx, whole, dims, told)
+            rest = [part for part in rest if not is_loader(part)]
             if item is not None:
                 return tx.torch_op("call_function", operator.getitem, [item, TupleVal(rest)], {}) if rest else item
         of, others = self._selected(tx, key, parts)
@@ -214,29 +215,39 @@ class TensorVal(Value):
     def _index(self, tx: Tracer, key: Value) -> list[Value]:
         return key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
 
-    def _around(self, tx: Tracer, parts: list[Value]) -> tuple[Any, list[tuple[int, Value]], list[Value]] | None:
-        """For an index in which tensors of one choose, and kernels may load: what its integers choose of the tensor,
-        along which dimensions of that the tensors do, and the rest of the index. None if torch's indexing would do
-        something else."""
-        loaders = [*filter(_is_loader, parts)]
+    def _around(
+        self, tx: Tracer, key: list[Value]
+    ) -> tuple[Any, list[tuple[int, Value]], list[int], list[Value]] | None:
+        """For an index in which tensors of one choose, and kernels may load: what its None and its integers make of the
+        tensor, along which dimensions of that the tensors choose, their places in the index, and the rest of it, the
+        tensors too, if that takes a part of what is chosen. None if torch's indexing would do something else."""
+        loaders = [*filter(is_loader, key)]
         if not loaders or not chosen.can_be_loaded(tx, self, loaders):
             return None
-        if not all(_is_loader(part) or _is_index(tx, part) for part in parts):
+        if not all(is_loader(part) or _is_index(tx, part) for part in key):
             return None
-        places = _places([part.const() if part.is_const() else part for part in parts], self.fake.dim())
-        if places is None:
+        if _places(_known(key), self.fake.dim()) is None:
             return None
-        whole: Value = self
-        removed, dims, rest = 0, [], []
-        for dim, part in zip(places, parts, strict=True):
-            if _is_loader(part):
-                dims.append((dim - removed, part))
-            elif part.py_type() is int:
-                whole = tx.torch_op("call_method", "select", [whole, ConstVal(dim - removed), part], {})
-                removed += 1
-            else:
-                rest.append(part)
-        return whole, dims, rest
+        every: Value = ConstVal(slice(None))
+        whole: Any = self
+        parts = [every if is_none(part) else part for part in key]
+        if any(map(is_none, key)):
+            wide = [part if is_none(part) or part.py_type() is type(...) else every for part in key]
+            whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(wide)], {})
+        places = _places(_known(parts), whole.fake.dim())
+        assert places is not None
+        rest: list[Value] = []
+        dims, told = [], []
+        for place, (dim, part) in enumerate(zip(places, parts, strict=True)):
+            along = dim - (place - len(rest))  # each integer before it has taken a dimension away
+            if part.py_type() is int:
+                whole = tx.torch_op("call_method", "select", [whole, ConstVal(along), part], {})
+                continue
+            if is_loader(part):
+                dims.append((along, part))
+                told.append(place)
+            rest.append(part)
+        return whole, dims, told, [] if all(is_loader(part) or _takes_all(part) for part in rest) else rest
 
     def _selected(self, tx: Tracer, key: Value, given: list[Value]) -> tuple[Value, Value | None]:
         """The part of the tensor that the symbolic integers of an index choose, and the rest of the index: slices,
@@ -272,12 +283,11 @@ class TensorVal(Value):
         key = _without_arrays(tx, key)
         parts = self._index(tx, key)
         around = self._around(tx, parts)
-        if around is not None and all(part.py_type() is slice for part in around[2]):
-            whole, dims, rest = around
-            told = chosen.is_told(whole, self, dims)
+        if around is not None and all(is_loader(part) or part.py_type() in (slice, type(...)) for part in around[3]):
+            whole, dims, told, rest = around
             if rest:
                 every: Value = ConstVal(slice(None))
-                left = [every if _is_loader(part) else part for part in parts if part.py_type() is not int]
+                left = [every if is_loader(part) else part for part in rest]
                 whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(left)], {})
             if chosen.put(tx, whole, dims, told, value):
                 return
@@ -655,7 +665,15 @@ def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
     return places
 
 
-def _is_loader(part: Value) -> bool:
+def _known(parts: Sequence[Value]) -> list[Any]:
+    return [part.const() if part.is_const() else part for part in parts]
+
+
+def _takes_all(part: Value) -> bool:
+    return part.is_const() and part.const() in (slice(None), ...)
+
+
+def is_loader(part: Value) -> bool:
     """Whether a part of an index is a tensor of one integer."""
     return (
         type(part) is TensorVal
@@ -684,7 +702,7 @@ def _with_numbers(tx: Tracer, part: Value) -> Value:
     if type(part) is SliceVal:
         parts = [_with_numbers(tx, each) if _is_index(tx, each) else each for each in part.slice_parts]
         return part if all(map(operator.is_, parts, part.slice_parts)) else make_slice(parts)
-    if _is_loader(part):
+    if is_loader(part):
         return part.call_method(tx, "item", [], {})
     return part
 
