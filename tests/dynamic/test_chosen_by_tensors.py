@@ -430,11 +430,16 @@ def test_what_chose_may_be_written_before_backward(backend: str) -> None:
         t.add_(1)
         return y * y[0]
 
-    compiled = dynajit.compile(fn, backend=backend)
-    for number in (1, 2):
-        x = torch.randn(4, 4, requires_grad=True)
-        wanted, found = (torch.autograd.grad(each(x, torch.tensor(number)).sum(), x) for each in (fn, compiled))
-        torch.testing.assert_close(found, wanted)
+    def trained(program: Any, number: int) -> Any:
+        x, t = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_(), torch.tensor(number)
+        loss = program(x, t).sum()
+        t.add_(1)
+        return torch.autograd.grad(loss, x)
+
+    for program in (fn, lambda x, t: x[t] * x[..., t], lambda x, t: _added(x * 2, t)):
+        compiled = dynajit.compile(program, backend=backend)
+        for number in (1, 2):
+            torch.testing.assert_close(trained(compiled, number), trained(program, number))
 
 
 def test_what_backward_keeps_of_a_loaded_item_may_not_be_written() -> None:

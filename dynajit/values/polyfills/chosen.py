@@ -48,6 +48,11 @@ def _complain(tensor: torch.Tensor, places: Sequence[torch.Tensor | None], told:
             raise IndexError(f"index {int(place)} is out of bounds for dimension {named} with size {size}") from None
 
 
+def number_in(place: torch.Tensor) -> torch.Tensor:
+    """A tensor with the number that this holds now."""
+    return place.clone()
+
+
 def places_from(start: torch.Tensor, length: int, size: int) -> torch.Tensor:
     """The places of so many items from one on, along a dimension of this size; such as there are not where `narrow`
     raises."""

@@ -21,7 +21,7 @@ from dynajit.nested import leaves_in
 from dynajit.torch_compat import memory_of
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.polyfills.chosen import item_at, places_from, put_at
+from dynajit.values.polyfills.chosen import item_at, number_in, places_from, put_at
 from dynajit.values.scalars.constant import ConstVal
 
 _DTYPES = (
@@ -53,6 +53,7 @@ def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
 def load(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequence[int] | None) -> Any | None:
     """The model of the item along these dimensions; None where a copy would not be laid out in one piece. `told`: the
     places of what chooses in the program's index, which its error names; None of what is no index."""
+    chosen = _kept(tx, chosen, tensor)
     with tx.graph.running_fake():
         view = tensor.fake
         for dim, _ in reversed(chosen):
@@ -107,6 +108,7 @@ def put(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequen
     rank = fake.dim() - len(chosen)
     if _overlaps(fake):
         return False
+    chosen = _kept(tx, chosen, tensor, value)
     if value.py_type() in (bool, int, float) and value.is_const():
         like = {"dtype": tx.from_real(fake.dtype), "device": tx.from_real(fake.device)}
         value = tx.torch_op("call_function", torch.full, [TupleVal([]), value], like)
@@ -139,6 +141,21 @@ def _probe(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Seq
         if dim not in along:
             tensor = tx.torch_op("call_method", "select", [tensor, ConstVal(dim), ConstVal(0)], {})
     return load(tx, tensor, [(at, part) for at, (_, part) in enumerate(chosen)], told) is not None
+
+
+def _kept(tx: Tracer, chosen: Sequence[tuple[int, Any]], *values: Any) -> list[tuple[int, Any]]:
+    """What chooses; copies where backward keeps it: the program may write it until then, and eager has read it."""
+    fakes = (value.to_graph(tx)[1] for value in values)
+    if not torch.is_grad_enabled() or not any(memory_of(fake) is not None and fake.requires_grad for fake in fakes):
+        return [*chosen]
+    return [(dim, _copied(tx, part)) for dim, part in chosen]
+
+
+def _copied(tx: Tracer, part: Any) -> Any:
+    for user in part.node.users:
+        if user.target is number_in and not _written_since(user, [part.node]):
+            return tx.tensors[id(value_of(user))]
+    return tx.torch_op("call_function", number_in, [part], {})
 
 
 def _overlaps(fake: torch.Tensor) -> bool:
