@@ -440,7 +440,7 @@ class FrameCapture:
             if not tx.can_stop_here():
                 continue
             emission = Emission(tx, frame, self.session)
-            emission.breaking(found, refusing(refusal))
+            emission.breaking(found, refusing(refusal), stop.kind)
             # an entry only calls what the user named: that runs as it is, and frames that it reaches are captured
             only_calls = is_own(self.code.co_filename) and len(found.frames) == 1 and found.cut is None
             if (only_calls and tx.graph.op_count == 0) or not self._worth_breaking(tx):

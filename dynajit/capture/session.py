@@ -265,6 +265,10 @@ class Session:
         for source in varying:
             self.memory(function.__code__).seen.expect(source)
 
+    def results_vary(self, function: types.FunctionType, results: Sequence[Source]) -> None:
+        """These parameters of a part are what a line gave that a varying value was needed for."""
+        self.memory(function.__code__).seen.results.update(results)
+
     def hand_over(self, seen: Seen, function: types.FunctionType, moved: Sequence[tuple[Source, Source]]) -> None:
         """What `seen` says of numbers, texts and objects holds for the parameters of a part that they become."""
         known, there = self.memory(function.__code__).seen, dict(moved)
@@ -272,6 +276,7 @@ class Session:
             (seen.varying, known.varying),
             (seen.counters, known.counters),
             (seen.made_anew, known.made_anew),
+            (seen.results, known.results),
             (seen.renumbered, known.renumbered),
         ):
             kept.update(filter(None, (source.found_by(there) for source in found)))

@@ -36,7 +36,8 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 MANY_VALUES, LAST_VARIANTS = 3, 2
 MANY_COUNTS = 2
 MANY_OBJECTS = 3
-# the same where the function itself has put another one there, and none of these variants was ever run again
+# the same where none of these variants was ever run again: of numbers and texts, and of all that the function itself
+# has put there
 MANY_STATES = 4
 # sets of keyword arguments that have a limit of variants each, and what tells them apart
 MAX_ROLES = 4
@@ -63,9 +64,10 @@ class VariantData:
 
 
 def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
-    """How many of the variants are for calls that give other keyword arguments by `**kwargs`."""
-    held = [variant.data.role for variant in own if isinstance(variant.data, VariantData)]
-    return sum(not all(guard.check(values[place]) for place, guard in role) for role in held)
+    """How many of the variants are for calls that give other keyword arguments by `**kwargs`, and come again."""
+    held = [(tuple(variant.data.role), variant.hits) for variant in own if isinstance(variant.data, VariantData)]
+    come_again = {role for role, hits in held if hits}
+    return sum(not all(guard.check(values[place]) for place, guard in role) for role, _ in held if role in come_again)
 
 
 def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
@@ -108,6 +110,8 @@ class _Misses:
         self._found: collections.Counter[Source] = collections.Counter()
         # of them what the function itself had left there for a call that none of the variants was ever run again for
         self._left: collections.Counter[Source] = collections.Counter()
+        # and what it was given, of these variants
+        self._given: collections.Counter[Source] = collections.Counter()
         self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
         # where no symbol can help, so that fewer variants are enough
         self._hopeless: set[Source] = set()
@@ -118,15 +122,16 @@ class _Misses:
         """The variant's guard `index` failed."""
         guards, changes = variant.data.guards, variant.data.changes
         guard = guards[index]
-        source, fresh = guard.pinned(), not variant.hits and (self._part or bool(changes))
+        source, fresh = guard.pinned(), not variant.hits
         failed = set() if source is None else {source}
         differing = failed | guards.differing(values, globals_) if last or fresh else failed
         self._found.update(differing if last else failed)
         if fresh:
             self._left.update(each for each in differing if self._is_own(each, changes))
+            self._given.update(each for each in differing if not self._is_own(each, changes))
         if source is not None and guard.kind == "EQUALS":
             wanted = guard.params[0]
-            if type(wanted) is int and abs(wanted) >= NO_SIZE:
+            if type(wanted) is complex or (type(wanted) is int and abs(wanted) >= NO_SIZE):
                 self._hopeless.add(source)
         if source is not None and guard.kind == "RELATION" and settled_float(guard.params[0]):
             self._hopeless.add(source)  # a float of which something takes one number alone
@@ -145,8 +150,11 @@ class _Misses:
         found = [
             source
             for source, count in self._found.items()
-            if (last and count >= MANY_VALUES) or (source in soon and count >= MANY_COUNTS)
+            if (last and count >= MANY_VALUES)
+            or (source in soon and count >= MANY_COUNTS)
+            or (source in self._lengths and seen.is_result(source))
         ]
+        found += [source for source, n in self._given.items() if n >= MANY_STATES and source in numbers]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
 

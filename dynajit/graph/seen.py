@@ -68,6 +68,8 @@ class Seen:
         self.made_anew: set[Source] = set()
         #: dictionaries whose keys were other numbers, once: told by where their entries stand, if that is enough
         self.renumbered: set[Source] = set()
+        #: parameters of a part that are results of what a varying value ended the graph for: what is there varies, too
+        self.results: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()
         #: whether lines that set a tensor's data were found to change what backward reads in the graph around them
@@ -80,13 +82,18 @@ class Seen:
         self.out_of_order: set[Any] = set()
 
     def expect(self, source: Source) -> None:
-        """The number there is going to vary: a loop's counter, or what was symbolic before a break."""
+        """The number or text there is going to vary: a loop's counter, or what was symbolic before a break."""
         if self.dynamic is not False:
-            self._numbers[source] = CHANGED
+            self._numbers[source] = self._texts[source] = CHANGED
 
     def expected(self) -> list[Source]:
-        """The numbers that are known to vary."""
-        return [source for source, number in self._numbers.items() if number is CHANGED]
+        """The numbers and texts that are known to vary."""
+        known = (*self._numbers.items(), *self._texts.items())
+        return [*dict.fromkeys(source for source, found in known if found is CHANGED)]
+
+    def is_result(self, source: Source) -> bool:
+        """Whether it is in the result of what a varying value ended a graph for."""
+        return bool(self.results) and source.root() in self.results
 
     def tensor(self, source: Source, real: torch.Tensor) -> Dimensions | None:
         """What is symbolic of this tensor; None: nothing."""
@@ -134,6 +141,8 @@ class Seen:
 
     def text(self, source: Source, real: str | bytes) -> bool:
         """Whether this text is another one than before."""
+        if self.is_result(source):
+            self.expect(source)
         known = self._texts.setdefault(source, real)
         if known is not CHANGED and (type(known) is not type(real) or known != real):
             known = self._texts[source] = CHANGED
@@ -143,6 +152,8 @@ class Seen:
         """Whether this number is another one than before: symbolic, if it has a symbol."""
         if self.dynamic is False:
             return False
+        if self.is_result(source):
+            self.expect(source)
         known = self._numbers.setdefault(source, real)
         if known is not CHANGED and (type(known) is not type(real) or known != real):
             known = self._numbers[source] = CHANGED

@@ -26,9 +26,10 @@ from dynajit.guards.source import GlobalSource, LocalSource, RunTimeSource, Sour
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variables, with_kept
-from dynajit.resume.numbers import handed_over, varying_in_loop, varying_of
+from dynajit.resume.numbers import RESULT, handed_over, results_among, varying_in_loop, varying_of
 from dynajit.resume.plan import (
     Resume,
     ResumePlan,
@@ -62,6 +63,9 @@ class Maker(Protocol):
     def expect(self, function: Any, varying: Sequence[Source]) -> None:
         """These parameters of a continuation are numbers that vary."""
 
+    def results_vary(self, function: Any, results: Sequence[Source]) -> None:
+        """These parameters of a continuation are what a line gave that a varying value was needed for."""
+
     def hand_over(self, seen: Any, function: Any, moved: Sequence[tuple[Source, Source]]) -> None:
         """What is known of numbers and texts holds for the continuation's parameters that they become."""
 
@@ -92,6 +96,7 @@ class Emission:
         self.make_shell = maker.shell
         self.expect = maker.expect
         self.hand_over = maker.hand_over
+        self.results_vary = maker.results_vary
         self.emit = Emitter()
         # code of no line of the user's stands at the first: some readers of tracebacks can do nothing with none at all
         self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
@@ -111,6 +116,7 @@ class Emission:
         # variables that the code has let go of
         self.gone: set[str] = set()
         self.plan: ResumePlan | None = None
+        self.needs_varying = False  # the break is where a value is needed that varies
         # raises, where going on behind the instruction is no way out
         self.refuse: Callable[[], Any] | None = None
         self.handed: list[Source] = []
@@ -125,10 +131,10 @@ class Emission:
         """The frame returns this value."""
         self.results = [value]
 
-    def breaking(self, plan: ResumePlan, refuse: Callable[[], Any] | None = None) -> None:
-        """The frame breaks at the current instruction of the plan's innermost frame, which raises; if it does not,
-        `refuse` is called, if it is given, and does."""
-        self.plan, self.refuse = plan, refuse
+    def breaking(self, plan: ResumePlan, refuse: Callable[[], Any] | None, kind: BreakKind) -> None:
+        """The frame breaks at the current instruction of the plan's innermost frame. If `refuse` is given the
+        instruction raises; if it does not, `refuse` is called, and does."""
+        self.plan, self.refuse, self.needs_varying = plan, refuse, kind is breaks.VARYING_VALUE
         inner = plan.frames[-1]
         outer = [
             resume_after(frame, calls=callee.direct)
@@ -565,7 +571,7 @@ class Emission:
             self.emit.store_fast(name)
         inner: InnerCall | None = None
         # what pushes each argument, and its value if that is known
-        args: list[tuple[Callable[[], None], Any]] = [(partial(self._take, name), None) for name in results]
+        args: list[tuple[Callable[[], None], Any]] = [(partial(self._take, name), RESULT) for name in results]
         for depth, resume in reversed([*enumerate(chain)]):
             function = self.make_continuation(resume, inner)
             slots = [(partial(self.out.push, value), value) for value in resume.stack if value is not NULL]
@@ -578,6 +584,8 @@ class Emission:
         values = [value for _, value in args]
         self.expect(function.function, varying_of(function.function, values))
         self.hand_over(self.tx.seen, function.function, handed_over(function.function, values))
+        if self.needs_varying:
+            self.results_vary(function.function, results_among(function.function, values))
         # the call is made by who ran this code, when this frame and its variables are gone
         made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]
         if chain is self.caught:

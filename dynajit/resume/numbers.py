@@ -22,22 +22,31 @@ from dynajit.values.core.value import Value
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.scalars.unread import UnreadCall
 from dynajit.values.tensors.tensor import TensorVal
 
+#: stands for what the broken instruction gives, which nobody knows before it runs
+RESULT = object()
 #: iterators that tell what they go through, and where they are
 _ITERATORS: frozenset[type] = frozenset({type(iter([])), type(iter(())), type(iter(range(0)))})
 
 
 def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
-    """The parameters of a continuation that are given symbolic numbers."""
+    """The parameters of a continuation that are given symbolic numbers, or texts made of what varies."""
     names = function.__code__.co_varnames
     found: list[Source] = []
     for place, value in enumerate(values):
-        if isinstance(value, SymVal):
+        if isinstance(value, SymVal) or type(value) is UnreadCall:
             found.append(LocalSource(place, names[place]))
         elif isinstance(value, CellVal) and isinstance(value.contents, SymVal):
             found.append(CellContentsSource(CellSource(place, names[place])))
     return found
+
+
+def results_among(function: Any, values: Sequence[Any]) -> list[Source]:
+    """The parameters of a continuation that are what the broken instruction gave."""
+    names = function.__code__.co_varnames
+    return [LocalSource(place, names[place]) for place, value in enumerate(values) if value is RESULT]
 
 
 def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:

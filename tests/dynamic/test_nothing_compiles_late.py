@@ -510,7 +510,68 @@ def endless_iterators() -> Any:
     return lambda i: X * next(rates) + next(numbers), list
 
 
+@program(4, 5)
+def mean_of_the_last_losses() -> Any:
+    losses: list[float] = []
+
+    def step(i: int) -> Tensor:
+        losses.append((X * i).sum().item())
+        return X * (sum(losses[-10:]) / len(losses[-10:]))
+
+    return step, lambda: losses
+
+
+@program(4, 6, 12)
+def a_sample_of_a_deque() -> Any:
+    kept: collections.deque[Any] = collections.deque(maxlen=12)
+
+    def step(i: int) -> Tensor:
+        kept.append((X[i % 8], float(i)))
+        sample = random.sample(list(kept), min(4, len(kept)))
+        return torch.stack([x for x, _ in sample]).sum(0) * sum(r for _, r in sample)
+
+    return step, lambda: len(kept)
+
+
+@program(4)
+def a_complex_number_that_turns() -> Any:
+    box = Box(phase=1 + 0j)
+
+    def step(i: int) -> Tensor:
+        box.phase *= 0.9 + 0.1j
+        return X * box.phase
+
+    return step, box.state
+
+
+@program(4)
+def a_complex_number_of_the_step() -> Any:
+    return lambda i: X * complex(i, 1), list
+
+
 # ------------------------------------------------------------------------------------------------- what is called
+
+
+@program(*range(4, 14))
+def keywords_of_other_names() -> Any:
+    """Each set of names that came but once counts for one limit."""
+
+    def weighted(x: Tensor, **weights: float) -> Tensor:
+        return x * sum(weights.values())
+
+    return lambda i: weighted(X, **{f"w{i}": i * 1.0}), list
+
+
+@program(4, 5)
+def counts_by_name() -> Any:
+    counts: dict[str, int] = {}
+
+    def step(i: int) -> Tensor:
+        name = "abcd"[i % 4] + str(i // 4)
+        counts[name] = counts.get(name, 0) + 1
+        return X * counts[name]
+
+    return step, lambda: counts
 
 
 @program()

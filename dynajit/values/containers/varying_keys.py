@@ -76,7 +76,7 @@ def varying_key(tx: Tracer, source: Source, key: Value, kind: type = dict) -> Va
 def read_at(tx: Tracer, key: VaryingKey, found: Any) -> Value:
     """The model of what is there, which may be something else at the next call."""
     tx.seen.made_anew.add(key.getitem)
-    if type(found) in (int, float):
+    if type(found) in (int, float, str, bytes):
         tx.seen.expect(key.getitem)
     return tx.wrap(found, key.getitem)
 

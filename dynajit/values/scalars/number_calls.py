@@ -121,7 +121,7 @@ def _expect(tx: Tracer, found: Any, source: Source) -> None:
     if type(found) is tuple:
         for place, item in enumerate(found):
             _expect(tx, item, ItemSource(source, place))
-    elif type(found) in (int, float, complex):
+    else:
         tx.seen.expect(source)
 
 
