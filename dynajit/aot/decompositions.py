@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes, suggest_memory_format
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils.hooks import RemovableHandle
 
@@ -81,14 +81,36 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
-    names = () if eager_rounding else _POINTWISE
-    names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
-    operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
+    def rules(names: Sequence[str]) -> Decompositions:
+        return get_decompositions([getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)])
+
+    pointwise = {} if eager_rounding else {at: _integers_rounded(rule) for at, rule in rules(_POINTWISE).items()}
+    others = rules(_NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES))
     own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else CPU_RULES)}
     if device != "cpu":
         own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES | weight_norm.RULES)}
-    table: Decompositions = {**get_decompositions(operators), **_CODEGEN, **own, **foreach.RULES}
+    table: Decompositions = {**pointwise, **others, **_CODEGEN, **own, **foreach.RULES}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
+
+
+def _integers_rounded(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, given integers beside floats of 16 bits as such floats: eager's kernels round them first, torch's own
+    rules compute with them in float32."""
+
+    @functools.wraps(rule)
+    def rounded(*args: Any, **kwargs: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if len({tensor.dtype for tensor in tensors}) > 1:
+            _, dtype = elementwise_dtypes(*tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
+            if dtype in (torch.float16, torch.bfloat16):
+                args = tuple(arg if _is_float(arg) else arg.to(dtype) for arg in args)
+        return rule(*args, **kwargs)
+
+    return rounded
+
+
+def _is_float(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex()
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -567,12 +567,10 @@ class FrameCapture:
                 alone = compiled.gives_only_result
                 compiled = _C.GraphCall(Undoing(compiled, kept, draws))
                 compiled.gives_only_result = alone
-            globals_ = self.function.__globals__
             before = tx.exceptions.by_graph
             restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
-            own = self._own_backend()
-            settles = own and graph.only_draws()
-            rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, settles=settles)
+            own, globals_ = self._own_backend(), self.function.__globals__
+            rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, graph.only_draws())
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
             called = compiled
         emission.make_calls(late=True)

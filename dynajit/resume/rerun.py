@@ -71,8 +71,8 @@ class Rerun:
         pure: bool,
         trusted: bool,
         restored: int | None = None,
-        communicates: bool = False,
         settles: bool = False,
+        communicates: bool = False,
     ) -> None:
         nodes = module.graph.nodes if module is not None else ()  # without it, of a graph that changes nothing
         self.code = code
@@ -85,7 +85,7 @@ class Rerun:
         self.writes_last = False
         if module is not None and not pure:
             self.spared, self.items = _lines_before_changes(module)
-            self.writes_last = settles and _writes_last(module)
+            self.writes_last = trusted and settles and _writes_last(module)
         self.module = module
         self.trusted = trusted
         self.state = EntryState()

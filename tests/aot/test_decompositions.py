@@ -127,3 +127,21 @@ def test_one_matrix_for_a_batch_is_one_product(fn: Callable) -> None:
 
 def test_one_matrix_for_a_batch_of_nothing() -> None:
     operators_of(lambda x, w: torch.bmm(x, w.expand(0, 5, 3)), torch.randn(0, 2, 5), torch.randn(5, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i, x: torch.addcmul(i, x, x),
+        lambda i, x: torch.addcmul(x, i, i),
+        lambda i, x: torch.addcdiv(i, x, x),
+        torch.xlogy,
+        F.mse_loss,
+        F.smooth_l1_loss,
+        lambda i, x: i + x * 3,
+    ],
+)
+def test_integers_beside_short_floats_are_rounded_first(function: Callable, dtype: torch.dtype) -> None:
+    integers, floats = torch.tensor([2049, 2051, 100003, -70000, 5, 7]), torch.tensor([1, 1, 1, 1, 3, -2], dtype=dtype)
+    assert_same(function, integers, floats, backend="codegen", rtol=1e-4, atol=0)

@@ -3,8 +3,8 @@
     python tests/fuzz/fuzz_backward.py 0 1000 --backend codegen
 
 Passes start inside of the program and after it, from some of its results, with and without `retain_graph`: gradients,
-or the error of a pass through a graph that is gone, have to be eager's. For seeds from `INSIDE` on somebody hears of the
-gradients of results that other results were computed from. The exit status is 1 if anything differs.
+or the error of a pass through a graph that is gone, have to be eager's. For seeds from `INSIDE` on somebody hears of
+the gradients of results that other results were computed from. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
