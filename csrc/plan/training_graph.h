@@ -124,58 +124,6 @@ struct Named : torch::autograd::Node {
     }
 };
 
-/* Results that others of the same call were computed from, while a backward pass runs.
- *
- * Eager's pass from one of the others comes by them: hooks are told of their gradients, and `torch.autograd.grad` may ask
- * for them. A compiled graph computes such a gradient nowhere, so where somebody hears of it the graph runs again. Held by
- * the nodes of one call. */
-struct InnerResults {
-    std::vector<torch::autograd::Node *> nodes; /* each result's own; nullptr: it is gone */
-    int pass = -1;
-    Flags heard;           /* results that somebody hears of in this pass */
-    variable_list waiting; /* parts of their gradients, of results that were computed from them */
-
-    /* Find out who hears of what, once in a pass. */
-    void begin()
-    {
-        const int current = torch::autograd::get_current_graph_task_id();
-        if (current == pass) {
-            return;
-        }
-        pass = current;
-        waiting.assign(nodes.size(), at::Tensor());
-        heard.assign(nodes.size(), false);
-        for (size_t i = 0; i < nodes.size(); i++) {
-            heard[i] = nodes[i] != nullptr && is_heard_of(nodes[i]);
-        }
-    }
-
-    Flags heard_among(const Flags &among) const
-    {
-        Flags found(heard);
-        std::transform(heard.begin(), heard.end(), among.begin(), found.begin(), std::logical_and<bool>());
-        return found;
-    }
-
-    bool any_heard(const Flags &among) const
-    {
-        const Flags found = heard_among(among);
-        return std::find(found.begin(), found.end(), true) != found.end();
-    }
-
-private:
-    static bool is_heard_of(torch::autograd::Node *node)
-    {
-        if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty()
-            || !node->post_hooks().empty()) {
-            return true;
-        }
-        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
-        const auto found = asked != nullptr ? asked->find(node) : decltype(asked->find(node)){};
-        return asked != nullptr && found != asked->end() && found->second.captures_ && !found->second.captures_->empty();
-    }
-};
-
 /* How often a watched tensor had been written when the graph had run; none of its memory is kept. */
 struct Seen {
     c10::VariableVersion counter;
@@ -476,6 +424,62 @@ public:
 
     std::shared_ptr<GraphInputs> inputs;
     const std::map<uint32_t, size_t> places;
+};
+
+/* Results that others of the same call were computed from, while a backward pass runs.
+ *
+ * Eager's pass from one of the others comes by them: hooks are told of their gradients, and `torch.autograd.grad` may ask
+ * for them. A compiled graph computes such a gradient nowhere, so where somebody hears of it the graph runs again. Held by
+ * the nodes of one call. */
+struct InnerResults {
+    std::vector<torch::autograd::Node *> nodes; /* each result's own; nullptr: it is gone */
+    int pass = -1;
+    Flags heard;           /* results that somebody hears of in this pass */
+    variable_list waiting; /* parts of their gradients, of results that were computed from them */
+
+    /* Find out who hears of what, once in a pass. */
+    void begin()
+    {
+        const int current = torch::autograd::get_current_graph_task_id();
+        if (current == pass) {
+            return;
+        }
+        pass = current;
+        waiting.assign(nodes.size(), at::Tensor());
+        heard.assign(nodes.size(), false);
+        for (size_t i = 0; i < nodes.size(); i++) {
+            heard[i] = nodes[i] != nullptr && is_heard_of(nodes[i]);
+        }
+    }
+
+    Flags heard_among(const Flags &among) const
+    {
+        Flags found(heard);
+        std::transform(heard.begin(), heard.end(), among.begin(), found.begin(), std::logical_and<bool>());
+        return found;
+    }
+
+    bool any_heard(const Flags &among) const
+    {
+        const Flags found = heard_among(among);
+        return std::find(found.begin(), found.end(), true) != found.end();
+    }
+
+private:
+    static bool is_heard_of(torch::autograd::Node *node)
+    {
+        const auto &behind = node->post_hooks();
+        const bool is_followed = std::any_of(behind.begin(), behind.end(), [](const auto &hook) {
+            return dynamic_cast<RunsAgain *>(hook.get()) == nullptr;
+        });
+        if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty()
+            || is_followed) {
+            return true;
+        }
+        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
+        const auto found = asked != nullptr ? asked->find(node) : decltype(asked->find(node)){};
+        return asked != nullptr && found != asked->end() && found->second.captures_ && !found->second.captures_->empty();
+    }
 };
 
 } // namespace
