@@ -253,6 +253,28 @@ def classified(call: Any, step: int) -> torch.Tensor:
     return loss.detach()
 
 
+# ------------------------------------------------------------------------------------------------ optimizers
+
+
+class Updated(NamedTuple):
+    """A module that is not compiled, and the step of its optimizer, which is."""
+
+    call: Any
+    update: Any
+
+
+def updated(compile: Compile, spread: Callable[..., Made]) -> Made:
+    module, call = spread(lambda each: each)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, foreach=False)
+    return module, Updated(call, compile(lambda: optimizer.step()))
+
+
+def then_updated(made: Updated, step: int, same: bool = False) -> torch.Tensor:
+    loss = backward(made.call, step, same=same)
+    made.update()
+    return loss
+
+
 # ------------------------------------------------------------------------------------------------ pipelines, experts
 
 
@@ -395,6 +417,10 @@ PROGRAMS: dict[str, Program] = {
     "tensor parallel": Program(tensor_parallel, shared),
     "sequence parallel": Program(_forms(tensor_parallel, sequence=True), shared),
     "loss parallel": Program(loss_parallel, classified),
+    "FSDP2, step of AdamW": Program(_forms(updated, spread=sharded), then_updated),
+    "tensor parallel, step of AdamW": Program(
+        _forms(updated, spread=tensor_parallel), functools.partial(then_updated, same=True)
+    ),
     "pipeline, GPipe": Program(_forms(pipeline, schedule="ScheduleGPipe"), staged),
     "pipeline, 1F1B": Program(_forms(pipeline, schedule="Schedule1F1B"), staged),
     "pipeline, interleaved 1F1B": Program(_forms(pipeline, schedule="ScheduleInterleaved1F1B", stages=2), staged),
