@@ -16,6 +16,7 @@ import torch
 from dynajit.exc import AccuracyError
 from dynajit.report.places import user_place
 from dynajit.verify.closeness import Difference, difference
+from dynajit.wrappers import is_wrapper
 
 Run = Callable[..., Any]
 
@@ -181,7 +182,7 @@ def _dtype(value: torch.Tensor, exact: bool) -> torch.dtype:
 def _copy(value: torch.Tensor, exact: bool) -> torch.Tensor:
     with torch.no_grad():
         dtype = _dtype(value, exact)
-        dense = value.layout is torch.strided and all(value.stride())
+        dense = value.layout is torch.strided and all(value.stride()) and not is_wrapper(value)
         made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device) if dense else None
         copy = made.copy_(value) if made is not None else value.detach().clone().to(dtype)
     return copy.requires_grad_(value.requires_grad)

@@ -97,3 +97,20 @@ def test_tensor_parallel_training(mesh: Any, backend: str) -> None:
     expected = step(net)
     for _ in range(2):
         assert same(step(compiled), expected)
+
+
+def test_a_step_that_is_verified(mesh: Any) -> None:
+    """Copies of DTensors for the comparison are DTensors."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def step(weight: Any, kept: Any) -> Any:
+        with torch.no_grad():
+            kept.mul_(0.9).add_(weight)
+            weight.sub_(kept, alpha=0.1)
+        return weight.detach() * 2
+
+    def results(call: Any) -> Any:
+        weight, kept = (distribute_tensor(torch.ones(4, 4) * n, mesh, [Shard(0)]) for n in (1, 2))
+        return [told([call(weight, kept), weight, kept]) for _ in range(3)]
+
+    assert same(results(dynajit.compile(step, options={"verify": True})), results(step))
