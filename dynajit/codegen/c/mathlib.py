@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dynajit.codegen import float8
-from dynajit.loopir.ops import MATH_FUNCTIONS
+from dynajit.loopir.ops import MATH_FUNCTIONS, ScalarOp
 
 PRELUDE = """\
 #include <stdint.h>
@@ -23,6 +23,12 @@ PRELUDE = """\
 #define WIDE __attribute__((target("prefer-vector-width=512")))
 #else
 #define WIDE
+#endif
+/* How far a loop goes that leaves out lanes: what it does is behind a test. */
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define PADDED(count, filled) (filled)
+#else
+#define PADDED(count, filled) (count)
 #endif
 #if defined(__FMA__) || defined(__aarch64__)
 #define FMA32(a, b, c) __builtin_fmaf(a, b, c)
@@ -521,6 +527,11 @@ _LIBRARY: dict[str, tuple[int, bool]] = {
 }
 
 # glibc got these vector variants in 2.22, the others in 2.35; both are behind VECTOR_VARIANTS.
+
+
+def inlined(operation: ScalarOp) -> bool:
+    """Is it, in float32, text that the compiler makes part of a loop, not a call?"""
+    return not operation.helper or f"{operation.helper}_f32" in _OWN
 
 
 def definitions(names: Iterable[str]) -> str:

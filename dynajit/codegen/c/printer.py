@@ -17,9 +17,10 @@ from dynajit.codegen.c.expressions import NOWHERE, ROW
 from dynajit.codegen.c.halves import Found, Span, always_read
 from dynajit.codegen.c.lanes import BlockLoop, Lanes
 from dynajit.codegen.c.segments import cuts, outer_cuts
+from dynajit.codegen.c.tails import VECTOR, filled
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position, scalars_in
+from dynajit.loopir.nodes import Reduction, Scalar, Scan, Scatter, Tensor, position, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import UNBOUNDED, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
@@ -208,7 +209,8 @@ class _Printer(Lanes):
             for tensor, _ in section.rows:
                 name = self.locals[tensor] = self.fresh("t")
                 self.put(f"{VALUE_TYPES[tensor.dtype]} {name}[{self.block}];")
-            self._open_lanes()
+            values = [value for _, value in section.rows] + [store.value for store in section.row_stores]
+            self._open_lanes(values, section.row_stores)
         for tensor, value in section.rows:
             text = self.expression(value)
             if self.lane:
@@ -305,11 +307,25 @@ class _Printer(Lanes):
             self.in_blocks(loop, halves, sums)
         else:
             head = f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})"
+            if low == "0" and high.isdigit() and self.piece is None:
+                places = [store.address for store in section.stores]
+                head = self._head(last, last.name, int(high), section.values(), places, bool(section.reductions))
             self.open(self.simd(clauses), head, has=[last])
             self._innermost(section)
             self.close()
         if sums is not None:
             self.close_lanes(sums, clauses)
+
+    def _head(
+        self, axis: Axis, name: str, count: int, values: list[Scalar], stores: list[Index], reduces: bool = False
+    ) -> str:
+        """The start of a loop of so many elements, which may leave out lanes of its last vector."""
+        # an array of the row is read back sooner where it was not written by lanes
+        stays = self.checked or (self.scratch and count <= VECTOR)
+        end = count if stays else filled(count, axis, values, stores, reduces, self.needs_of, self.kernel.writes)
+        if end == count:
+            return f"for (int64_t {name} = 0; {name} < {count}; ++{name})"
+        return f"for (int64_t {name} = 0; {name} < PADDED({count}, {end}); ++{name}) if ({name} < {count})"
 
     def _read_first(self, section: Section) -> None:
         """Variables for what is stored over."""
@@ -383,24 +399,33 @@ class _Printer(Lanes):
         kernel = self.kernel
         last = kernel.outer[-1]
         block = self.block = self._column_block()
+        if isinstance(last.size, int) and last.size <= block:  # lengths that the compiler knows: it keeps registers
+            self.block, rows = last.size, points_of(kernel.outer[:-1])
+            self._open_flat(self._threads() if rows != 1 else (), kernel.outer[:-1], rows, "o")
+            self.gains(ROW)
+            self.put(f"const int64_t base = 0, n = {last.size};")
+            return
         blocks = self._open_blocks(kernel.outer[:-1], _rounded_up(last.size, block))
         self.put(f"const int64_t base = o % {blocks} * {self.block};")
         left = f"{last.size} - base"
         self.put(f"const int64_t n = {left} < {self.block} ? {left} : {self.block};")
 
-    def _open_lanes(self) -> None:
+    def _open_lanes(self, values: list[Scalar], stores: list[Store]) -> None:
         last = self.kernel.outer[-1]
-        self.open(self.simd(), "for (int64_t l = 0; l < n; ++l)", has=[last])
+        head = "for (int64_t l = 0; l < n; ++l)"
+        if self.block == last.size and isinstance(last.size, int):
+            head = self._head(last, "l", last.size, values, [store.address for store in stores])
+        self.open(self.simd(), head, has=[last])
         self.put(f"const int64_t {last.name} = base + l;")
 
-    def _lanes_loop(self, halves: Found, body: Callable[[], None]) -> None:
-        """The loop over the columns of a block."""
+    def _lanes_loop(self, halves: Found, body: Callable[[], None], section: Section | None = None) -> None:
+        """The loop over the columns of a block, where the section's values are computed."""
         if halves:
             last = self.kernel.outer[-1]
             count = last.size if isinstance(last.size, int) else None
             self.in_blocks(BlockLoop(last, "l", "0", "n", "", body, "base", count), halves, None)
         else:
-            self._open_lanes()
+            self._open_lanes(section.values() if section else [], section.stores if section else [])
             body()
             self.close()
 
@@ -414,7 +439,7 @@ class _Printer(Lanes):
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
         self.open(f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last])
-        self._lanes_loop(self.find(section, self.kernel.outer[-1]), lambda: self._innermost(section))
+        self._lanes_loop(self.find(section, self.kernel.outer[-1]), lambda: self._innermost(section), section)
         self.close()
         for reduction, total in totals.items():
             self.put(f"for (int64_t l = 0; l < n; ++l) {total}[l] += {self.locals[reduction]}[l];")
