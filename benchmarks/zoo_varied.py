@@ -703,3 +703,41 @@ def _state_space() -> Made:
         "rates": _weight(128, 8),
     }
     return Of(forward, conv=conv, **parts), (torch.randn(8, 24, 64),), {}
+
+
+@kind
+def _matrix_memory() -> Made:
+    """A recurrence whose state is a matrix, as in linear attention and mLSTM: written as outer products, read by a
+    query, a batch of products with vectors."""
+
+    def forward(m: Of, x: Tensor) -> Tensor:
+        q, k, v = m.mix(x).chunk(3, -1)
+        forget, put = m.gates(x).sigmoid().unbind(-1)
+        memory, out = x.new_zeros(x.shape[0], x.shape[2], x.shape[2]), []
+        for t in range(x.shape[1]):
+            written = torch.einsum("bi,bj->bij", v[:, t], k[:, t] * put[:, t, None])
+            memory = forget[:, t, None, None] * memory + written
+            out.append(torch.bmm(memory, q[:, t].unsqueeze(-1)).squeeze(-1))
+        return m.norm(torch.stack(out, 1))
+
+    return (
+        Of(forward, mix=nn.Linear(64, 192), gates=nn.Linear(64, 2), norm=nn.LayerNorm(64)),
+        (torch.randn(4, 24, 64),),
+        {},
+    )
+
+
+@kind
+def _optimal_transport() -> Made:
+    """Sinkhorn's iterations between two point clouds: sums of exponentials along short rows and columns."""
+
+    def forward(m: Of, x: Tensor, y: Tensor) -> Tensor:
+        cost = (m.embed(x)[:, :, None] - m.embed(y)[:, None]).square().sum(-1)
+        f, g = cost.new_zeros(cost.shape[:2]), cost.new_zeros(cost.shape[0], cost.shape[2])
+        for _ in range(15):
+            f = -0.1 * torch.logsumexp((g[:, None] - cost) / 0.1 - math.log(cost.shape[2]), 2)
+            g = -0.1 * torch.logsumexp((f[..., None] - cost) / 0.1 - math.log(cost.shape[1]), 1)
+        plan = torch.exp((f[..., None] + g[:, None] - cost) / 0.1)
+        return (plan * cost).mean((1, 2))
+
+    return Of(forward, embed=_mlp(16, 32, 16)), (torch.randn(4, 24, 16), torch.randn(4, 30, 16)), {}
