@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from feature_table import block, leaf, simple, x8, x44
+from feature_table import add, block, leaf, simple, x8, x44
 from torch import Tensor, nn
 
 LANG = "language"
@@ -340,3 +340,57 @@ simple(API, "parameters, state_dict", _weight_sum, x44)
 simple(API, "torch.broadcast_shapes, result_type", lambda x: (torch.broadcast_shapes((1, 8), x.shape), x * 2), x8)
 simple(API, "distributions", lambda x: torch.distributions.Normal(x, torch.ones(8)).log_prob(x), x8)
 simple(API, "NumPy beside tensors", lambda x: torch.from_numpy(np.stack([np.ones(8), np.zeros(8)])) * x, x8)
+
+
+# ---------------------------------------------------------------------------------------- chosen by tensors
+
+CHOSEN = "chosen by tensors"
+
+
+def two() -> Tensor:
+    return torch.tensor(2)
+
+
+def x345() -> Tensor:
+    return torch.arange(60.0).reshape(3, 4, 5)
+
+
+def _counted(x: Tensor) -> Tensor:
+    counts = torch.zeros(5)
+    for at in range(4):
+        counts[x[at].argmax()] += 1
+    return counts
+
+
+def _added(x: Tensor, t: Tensor) -> Tensor:
+    x[t] += 1
+    x[:, t] *= 2
+    return x.sum(0)
+
+
+def _view_added(x: Tensor, t: Tensor) -> Tensor:
+    own = x * 2
+    own[t].add_(x[0])
+    own.select(1, t).fill_(3)
+    return own
+
+
+class Cache(nn.Module):
+    """Keys by position, as in generation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = nn.Buffer(torch.zeros(4, 8, 4))
+
+    def forward(self, key: Tensor, position: Tensor) -> Tensor:
+        self.keys[:, position] = key
+        return (self.keys @ key.T).sum(0)
+
+
+simple(CHOSEN, "x[:, t], x[..., t]", lambda x, t: (x[:, t] * 2, x[..., t] + 1), x345, two)
+simple(CHOSEN, "x.select(1, t), x.narrow(2, t, 2)", lambda x, t: (x.select(1, t) * 2, x.narrow(2, t, 2) + 1), x345, two)
+simple(CHOSEN, "x[t] += 1, x[:, t] *= 2", _added, x345, two)
+simple(CHOSEN, "x[t].add_(v), x.select(1, t).fill_(v)", _view_added, x345, two)
+simple(CHOSEN, "counts[t] += 1", _counted, x44)
+add(CHOSEN, "cache[:, position] = key", lambda: (Cache(), torch.ones(4, 4), torch.tensor(3)))
+simple(CHOSEN, "x[t] returned", lambda x, t: x[t], x345, two)

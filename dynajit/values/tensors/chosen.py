@@ -145,8 +145,8 @@ def _probe(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Seq
 
 def _kept(tx: Tracer, chosen: Sequence[tuple[int, Any]], *values: Any) -> list[tuple[int, Any]]:
     """What chooses; copies where backward keeps it: the program may write it until then, and eager has read it."""
-    fakes = (value.to_graph(tx)[1] for value in values)
-    if not torch.is_grad_enabled() or not any(memory_of(fake) is not None and fake.requires_grad for fake in fakes):
+    fakes = [getattr(value, "fake", None) for value in values]
+    if not torch.is_grad_enabled() or not any(fake is not None and fake.requires_grad for fake in fakes):
         return [*chosen]
     return [(dim, _copied(tx, part)) for dim, part in chosen]
 
