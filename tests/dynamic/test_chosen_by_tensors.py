@@ -458,3 +458,11 @@ def test_sizes_vary_around_loaded_items() -> None:
     calls = [(torch.rand(size, size), torch.tensor(size - 1)) for size in (4, 6, 8)]
     for name in ("row", "both", "write of one"):
         assert_same(LOADED[name], *calls[0], then=calls[1:], breaks=0, rtol=1e-6, atol=1e-6)
+
+
+def test_no_long_tensor_is_copied_for_one_written_item() -> None:
+    """Kernels that read and write items copy the whole tensor: of a long one that takes longer than a break."""
+    for size, ends in ((4, False), (256, True)):
+        x, t = torch.rand(size, size), torch.tensor(1)
+        assert (dynajit.explain(_added)(x, t).graph_break_count > 0) == ends
+        assert torch.equal(dynajit.compile(_added, backend="eager")(x.clone(), t), _added(x.clone(), t))

@@ -8,6 +8,7 @@ In: a tensor's model, and the tensors that choose. Out: the item's model, and af
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ _DTYPES = (
 # of which the memory around a tensor, or the tensor itself, is read or exchanged, or the program's code is called
 _BY_MEMORY = ("as_strided", "set_", "swap_", "resize", "_reshape_alias", "data_ptr", "_cdata", "apply")
 _ALONE = ("torch", "_operator", "builtins")
+_COPIED = 1 << 16  # bytes
 
 
 def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
@@ -254,12 +256,20 @@ def need_views(built: GraphBuilder, results: Iterable[fx.Node]) -> bool:
     # a graph that changes nothing raises what the frame does when it is run again
     if (built.impure or built.has_written()) and not all(map(_raises_as_eager, nodes)):
         return True
-    if any(map(_loses_its_place, nodes)):
+    read = {memory_of(value_of(node)) for node in nodes if node.target is item_at}
+    written = [value_of(node) for node in nodes if node.target is put_at and memory_of(value_of(node)) in read]
+    if any(map(_loses_its_place, nodes)) or any(map(_is_long_to_copy, written)):
         return True
     order = {node: place for place, node in enumerate(nodes)}
     writers = [node for node in nodes if notes(node).writes]
     items, returned = [node for node in nodes if node.target is item_at], set(results)
     return any(_tells(node, order, writers, returned) for node in items) or _lies_elsewhere(built, returned)
+
+
+def _is_long_to_copy(fake: torch.Tensor) -> bool:
+    """Whether a copy takes longer than a break: kernels that read and write items make one of the whole tensor."""
+    sizes = [size for size in fake.shape if type(size) is int]
+    return len(sizes) < fake.dim() or math.prod(sizes) * fake.itemsize > _COPIED
 
 
 def _raises_as_eager(node: fx.Node) -> bool:
