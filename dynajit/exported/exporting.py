@@ -94,7 +94,7 @@ def export(
     if isinstance(model, torch.nn.Module):  # whose tables were compared
         effects = [effect for effect in effects if effect.rpartition(".")[2] not in _TABLES]
     if effects:
-        raise ExportError(f"calling it changes {', '.join(effects[:3])}, which a file can't do again")
+        raise ExportError(f"calling it changes or makes {', '.join(effects[:3])}, which a file can't do again")
     facts, tensors, constants = _facts(model, recorder, structure, names, leaves, marked, dims, result)
     plan = recorder.plan
     assert plan is not None

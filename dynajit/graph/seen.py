@@ -86,6 +86,10 @@ class Seen:
         if self.dynamic is not False:
             self._numbers[source] = self._texts[source] = CHANGED
 
+    def expects(self, source: Source) -> bool:
+        """Whether the text or flag there is known to vary."""
+        return self._texts.get(source) is CHANGED
+
     def expected(self) -> list[Source]:
         """The numbers and texts that are known to vary."""
         known = (*self._numbers.items(), *self._texts.items())
@@ -139,8 +143,8 @@ class Seen:
         if real is None or type(real) in (str, bytes):
             self._texts.setdefault(source, real)
 
-    def text(self, source: Source, real: str | bytes) -> bool:
-        """Whether this text is another one than before."""
+    def text(self, source: Source, real: object) -> bool:
+        """Whether this text, time or flag is another one than before."""
         if self.is_result(source):
             self.expect(source)
         known = self._texts.setdefault(source, real)

@@ -201,11 +201,14 @@ class Emission:
         return [value for value in found if isinstance(value, Value) and value is not NULL]
 
     def effects(self) -> list[str]:
-        """What the call changes that was there before, beside tensors and modules, by how it is reached."""
+        """What the call changes that was there before, beside tensors and modules, by how it is reached; and which of
+        the graph's tensors are made before it."""
         written = [value for value in self.tx.journal.dirty.values() if value.source is not None]
         kinds = torch.Tensor, torch.nn.Module
         found = [value.source.name() for value in written if not issubclass(value.py_type(), kinds)]
-        return [*found, *(name for _, name in self.tx.globals_written)]
+        tensors = [each.source for each in self.tx.graph.inputs if each.symbol is None]
+        made = [source.name() for source in tensors if isinstance(source, RunTimeSource)]
+        return [*found, *(name for _, name in self.tx.globals_written), *made]
 
     def changed_places(self) -> frozenset[Source]:
         """Where the function leaves something else for its next call: attributes, containers, globals."""

@@ -21,7 +21,7 @@ from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, 
 from dynajit.values.core.value import Value
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.scalars.symbolic import SymVal, UnreadFlag
 from dynajit.values.scalars.unread import UnreadCall
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -32,11 +32,11 @@ _ITERATORS: frozenset[type] = frozenset({type(iter([])), type(iter(())), type(it
 
 
 def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
-    """The parameters of a continuation that are given symbolic numbers, or texts made of what varies."""
+    """The parameters of a continuation that are given symbolic numbers, or texts and flags made of such."""
     names = function.__code__.co_varnames
     found: list[Source] = []
     for place, value in enumerate(values):
-        if isinstance(value, SymVal) or type(value) is UnreadCall:
+        if isinstance(value, SymVal) or type(value) in (UnreadCall, UnreadFlag):
             found.append(LocalSource(place, names[place]))
         elif isinstance(value, CellVal) and isinstance(value.contents, SymVal):
             found.append(CellContentsSource(CellSource(place, names[place])))

@@ -28,6 +28,7 @@ from dynajit.values.core.value import NULL, Value
 from dynajit.values.objects.generators import GeneratorVal
 from dynajit.values.objects.objects import RealVal, payload_of
 from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.symbolic import UnreadFlag
 from dynajit.values.scalars.unread import UnreadCall
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -95,6 +96,8 @@ def keys_with_hash(value: Value) -> list[Value]:
 
 def _is_known(value: Any) -> bool:
     """Whether it is a constant of the code."""
+    if isinstance(value, UnreadFlag):
+        return value.is_read
     return isinstance(value, ConstVal) and not isinstance(value, (UnreadConst, UnreadCall))
 
 

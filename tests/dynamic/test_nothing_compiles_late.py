@@ -533,6 +533,29 @@ def a_sample_of_a_deque() -> Any:
     return step, lambda: len(kept)
 
 
+@program()
+def steps_of_a_replay_buffer() -> Any:
+    """Rewards that are zero, and flags: tensors of them are made at each call."""
+    kept = collections.deque([(X[i % 8], i % 3, float(i % 2), i % 2 == 0) for i in range(12)], maxlen=12)
+
+    def step(i: int) -> Tensor:
+        kept.append((X[i % 8], i % 3, float(i % 2), i % 5 == 0))
+        states, actions, rewards, ends = zip(*random.sample(kept, 5), strict=True)
+        returns = torch.tensor(rewards) + torch.tensor(actions)
+        return torch.stack(states).sum(1) * returns * (1 - torch.tensor(ends, dtype=torch.float32))
+
+    return step, lambda: len(kept)
+
+
+@program()
+def flags_of_the_step() -> Any:
+    def step(i: int) -> Any:
+        ends = tuple(bool((i * 7 >> bit) & 1) for bit in range(6))
+        return X[0, 0] * torch.tensor(ends, dtype=torch.float32), i % 10 == 0
+
+    return step, list
+
+
 @program(4)
 def a_complex_number_that_turns() -> Any:
     box = Box(phase=1 + 0j)

@@ -190,6 +190,26 @@ def test_effects_on_python_objects_are_refused() -> None:
     assert torch.equal(made(torch.zeros(2))[1], torch.full((2,), 2.0))
 
 
+def test_tensors_made_by_calls_are_refused() -> None:
+    drawn = torch.Generator()
+    with pytest.raises(ExportError, match=r"changes or makes torch\.rand"):
+        dynajit.export(lambda x: x * torch.rand(3, generator=drawn), (torch.ones(3),))
+
+
+def test_numbers_beside_sizes() -> None:
+    class Scaled(nn.Module):
+        factors = (2.0, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            few = x.shape[0] < 30
+            return x * torch.tensor([x.shape[0], self.factors[0], self.factors[1], few]).sum()
+
+    made = dynajit.export(Scaled().eval(), (torch.rand(5, 3),), dynamic_shapes={"x": {0: Dim("n", min=2, max=20)}})
+    for n in (2, 5, 7):
+        x = torch.rand(n, 3)
+        assert torch.allclose(made(x), Scaled()(x))
+
+
 def test_what_can_not_be_exported_says_why() -> None:
     class Attribute(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

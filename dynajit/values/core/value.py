@@ -214,6 +214,8 @@ class Value:
     read_by_items: bool = False
     # whether it is a number that is known before the graph's call, and may be another one the next time
     varies: bool = False
+    # of what nothing depends on yet: whether it is known to be another one at other calls
+    differs: bool = False
     # of tensors: the fake tensor, and the node that computes it
     fake: Any = None
     node: Any = None

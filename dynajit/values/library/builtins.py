@@ -582,6 +582,8 @@ _number(complex, "__complex__", COMPLEX)
 @constructor(bool)
 @asks(("__bool__", TRUTH), ("__len__", MEASURED_TRUTH))
 def bool_(tx: Tracer, value: Value | None = None) -> Value:
+    if value is not None and value.varies and value.py_type() in (int, float):
+        return operate(tx, operator.ne, [value, ConstVal(0)]) or ConstVal(value.truth(tx))
     return ConstVal(value.truth(tx) if value is not None else False)
 
 

@@ -133,7 +133,7 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
         if tx.static_numbers or not tx.seen.number(source, obj):
             return UnreadConst(tx, obj, source)
         if not has_symbol(obj):
-            return UnreadConst(tx, obj, source, changes=type(obj) is not float)
+            return UnreadConst(tx, obj, source, changes=type(obj) is not float, differs=True)
         if type(obj) is float:  # symbolic ones are real numbers, of which none is infinite or not a number
             tx.guard(source, "RELATION", ("eq", ("mul", "number", 0.0), 0.0), ("number",), (), "it is finite")
         return from_symbolic(tx, tx.graph.add_number(source, obj), source)
@@ -143,6 +143,9 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
         if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
             tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
+        if type(obj) is bool and (type(getattr(source, "key", None)) is int or tx.seen.expects(source)):
+            tx.guard(source, "TYPE", bool)  # one of a list may only be passed on, to a tensor of flags, say
+            return UnreadConst(tx, obj, source, differs=not tx.static_numbers and tx.seen.text(source, obj))
         if type(obj) is slice:
             found = _varying_slice(tx, obj, source)
             if found is not None:

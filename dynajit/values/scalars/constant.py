@@ -274,7 +274,9 @@ def _same_value(expected: object, found: object) -> bool:
 
 class Unread(ConstVal):
     """A constant that nothing depends on yet. `read`, called once, gives it and records what the trace then relies
-    on; `hint` gives it without."""
+    on; `hint` gives it without. `differs`: it is known to be another one at other calls."""
+
+    differs = True
 
     def __init__(self, tx: Tracer, kind: type) -> None:
         self._tx = tx
@@ -304,13 +306,15 @@ class UnreadConst(Unread):
 
     What is only passed along, to `print` say, may be different at each call. `changes`: an earlier capture saw another
     one, and there is no symbol for it, so what is computed of it is computed at run time, where that will do.
+    `differs`: an earlier capture saw another one.
     """
 
-    def __init__(self, tx: Tracer, value: object, source: Source, changes: bool = False) -> None:
+    def __init__(self, tx: Tracer, value: object, source: Source, changes: bool = False, differs: bool = False) -> None:
         super().__init__(tx, type(value))
         self._raw = value
         self.source: Source = source
         self.changes = changes
+        self.differs = changes or differs
 
     def plain_truth(self) -> bool:
         if self.changes and not self.is_read:
@@ -333,6 +337,8 @@ class UnreadConst(Unread):
         if type(self._raw) in VALUE_TYPES:
             held = functools.partial(_same_value, self._raw)
             self._tx.guard(self.source, "PREDICATE", held, f"== {self._raw!r}")
+        elif self._kind is bool:
+            self._tx.guard(self.source, "ID", self._raw)
         else:
             self._tx.guard(self.source, "EQUALS", self._raw)
 

@@ -20,10 +20,10 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from dynajit import _C, symbols
-from dynajit.guards.source import ConstSource, Source, TypeAttrSource
+from dynajit.guards.source import ConstSource, SizeSource, Source, StrideSource, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, number_method
+from dynajit.values.scalars.constant import ConstVal, Unread, number_method
 from dynajit.values.scalars.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
 
 if TYPE_CHECKING:
@@ -137,6 +137,11 @@ class SymVal(Value):
     def varies(self) -> bool:  # type: ignore[override]
         return not (self.from_graph or self.unknown)
 
+    @property
+    def of_sizes(self) -> bool:
+        """Whether sizes of tensors are among what it is computed from."""
+        return any(type(source) in (SizeSource, StrideSource) for source in self.sources())
+
     def keeps_varying(self) -> bool:
         """Whether it tells a number that was another one in each variant so far."""
         shapes = self.graph.shapes
@@ -203,8 +208,31 @@ def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Valu
     made = SymVal(tx.graph, number, source)
     if isinstance(number, torch.SymBool) and made.varies:
         # torch's arithmetic on symbolic bools is not Python's (True == 1, True + 1), and a bool is there to be decided
-        return ConstVal(made.const())
+        return ConstVal(made.const()) if made.of_sizes else UnreadFlag(tx, made)
     return made
+
+
+class UnreadFlag(Unread):
+    """What a comparison of numbers that vary gives, until it is decided."""
+
+    source = None
+
+    def __init__(self, tx: Tracer, flag: SymVal) -> None:
+        super().__init__(tx, bool)
+        self._flag = flag
+
+    def read(self) -> Any:
+        return self._flag.const()
+
+    @property
+    def hint(self) -> Any:
+        return self._flag.number.node.hint
+
+    def describe(self) -> str:
+        return "whether numbers that vary compare"
+
+    def rebuild(self, out: Any) -> None:
+        self._flag.rebuild(out)
 
 
 def is_number(value: Value) -> bool:

@@ -198,12 +198,13 @@ class GraphArrayVal(Value):
         parts = _parts(tx, key)
         if not self.is_scalar and any(map(_is_varying_index, parts)):
             hint = tuple(map(_at_hand, parts))
-            if not any(map(_chooses, hint)):
+            # a new dimension's stride is none of torch's
+            if not any(map(_chooses, hint)) and not (None in hint and any(type(part) is slice for part in hint)):
                 return self._at_numbers(tx, key, hint)
         return compute(tx, operator.getitem, "ndarray.__getitem__", [self, _index(tx, key)], {})
 
     def _at_numbers(self, tx: Tracer, key: Value, hint: tuple[Any, ...]) -> Value:
-        """What is where integers that vary say, among slices and integers that are known."""
+        """What is where integers and slices that vary say, among those that are known."""
         _index(tx, TupleVal([part for part in _parts(tx, key) if not _is_varying_index(part)]))
         sample = self.sample()
         with ending_graph(breaks.OP_RAISES, "numpy.ndarray.__getitem__", TypeError, ValueError, IndexError):
@@ -228,7 +229,7 @@ class GraphArrayVal(Value):
 
     def _chosen(self, tx: Tracer, key: Value, value: Value) -> bool:
         """Write one number where a mask, or an array or list of indices, chooses; whether it was that."""
-        number = value.sample() if computed(value) else _constant(value)
+        number = self._to_write(value)
         keys = _parts(tx, key)
         parts = [_at_hand(part) for part in keys]
         if numpy.ndim(number) or not any(map(_chooses, parts)):
@@ -242,6 +243,12 @@ class GraphArrayVal(Value):
         index = TupleVal([_index_tensor(tx, part) for part in keys])
         tx.torch_op("call_function", operator.setitem, [memory, index, as_tensor(tx, value, self.dtype)], {})
         return True
+
+    def _to_write(self, value: Value) -> Any:
+        """What is going to be written, as it is in this capture."""
+        if _is_number_for(value, self.dtype):
+            return hints([value.number])[0]  # type: ignore[attr-defined]
+        return value.sample() if computed(value) else _constant(value)
 
     def _check_fit(self, new: Any, value: Value) -> None:
         """Break where NumPy would refuse to convert."""
@@ -266,7 +273,7 @@ class GraphArrayVal(Value):
 
     def write(self, tx: Tracer, value: Value) -> None:
         """`array[...] = value`."""
-        self._check_fit(value.sample() if computed(value) else _constant(value), value)
+        self._check_fit(self._to_write(value), value)
         # NumPy tells autograd of no write
         memory = self.tensor.getattr(tx, "data")
         tx.torch_op("call_method", "copy_", [memory, as_tensor(tx, value, self.dtype)], {})
@@ -288,11 +295,17 @@ def _index_tensor(tx: Tracer, key: Value) -> Value:
 
 
 def _is_varying_index(key: Value) -> bool:
-    return key.varies and key.py_type() is int
+    if key.is_const() or key.py_type() is not slice:
+        return key.varies and key.py_type() is int
+    *bounds, step = key.slice_parts  # type: ignore[attr-defined]
+    known = all(_is_varying_index(bound) or bound.is_const() for bound in bounds) and step.is_const()
+    return known and any(map(_is_varying_index, bounds)) and (step.const() or 1) > 0
 
 
 def _at_hand(key: Value) -> Any:
     """A part of an index as it is in this capture."""
+    if key.py_type() is slice and _is_varying_index(key):
+        return slice(*map(_at_hand, key.slice_parts))  # type: ignore[attr-defined]
     return hints([key.number])[0] if _is_varying_index(key) else _sample(key)  # type: ignore[attr-defined]
 
 
@@ -381,6 +394,9 @@ def as_tensor(tx: Tracer, value: Value, dtype: Any = None) -> Value:
     """The tensor with an array's numbers, of `dtype` if one is given; what is known is a constant of the graph."""
     if computed(value):
         found: Value = value.tensor
+    elif dtype is not None and _is_number_for(value, dtype):
+        read = ConstVal(torch.int64 if value.py_type() is int else torch.float64)
+        found = tx.torch_op("call_function", torch.full, [TupleVal([]), value], {"dtype": read})
     else:
         known = numpy.array(_constant(value), dtype)
         named: dict[str, Value] = {"dtype": _torch_dtype(known.dtype)}
@@ -393,6 +409,12 @@ def as_tensor(tx: Tracer, value: Value, dtype: Any = None) -> Value:
     if wanted is None or (isinstance(found, TensorVal) and found.fake.dtype is wanted):
         return found
     return tx.torch_op("call_method", "to", [found, ConstVal(wanted)], {})
+
+
+def _is_number_for(value: Value, dtype: Any) -> bool:
+    """Whether it is a number that varies, and an array of this dtype takes any such."""
+    kinds = (int, float) if dtype == numpy.float64 else (int,) if dtype == numpy.int64 else ()
+    return value.varies and value.py_type() in kinds
 
 
 def _torch_dtype(dtype: Any) -> ConstVal:

@@ -12,13 +12,20 @@ from typing import Any
 
 import torch
 
+from dynajit.config import config
+from dynajit.graph.fake import fake_of
+from dynajit.graph.seen import has_symbol
+from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.effects.table import RealCall
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.scalars.symbolic import SymVal, decide
+from dynajit.values.scalars.number_calls import MAX_COMPUTED
+from dynajit.values.scalars.symbolic import SymVal, decide, from_symbolic
+from dynajit.values.scalars.unread import is_unread
 from dynajit.values.tensors.arrays import ArrayVal
 from dynajit.values.tensors.numpy_numbers import VaryingScalar
 from dynajit.values.tensors.tensor import TensorVal
@@ -80,18 +87,76 @@ def _without_scalars(
 
 def _of_numbers(tx: Tracer, data: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """A tensor of nested lists with single numbers that the graph computes among others, or with a few symbolic ones:
-    these stacked. Of a symbolic number: a tensor filled with it, since torch would read it for what it is now."""
+    these stacked. Of a symbolic number: a tensor filled with it, since torch would read it for what it is now. Where
+    numbers and flags from outside are among them that vary, or may, the tensor is made of them before the graph."""
     if tx.overrides.modes or args or kwargs.keys() - {"dtype"}:
         return None
     given = kwargs.get("dtype")
     dtype = None if given is None else given.const()
     if isinstance(data, SequenceVal):
         shape, leaves = _nested(tx, data)
+        if _vary_outside(tx, leaves, dtype):
+            return _made_before(tx, shape, leaves, dtype)
         if any(isinstance(leaf, TensorVal) for leaf in leaves) or _few_symbols(leaves, dtype):
             return _stacked(tx, shape, leaves, dtype)
     elif _few_symbols([data], dtype):
         return _filled(tx, data, next(_dtypes([data])) if dtype is None else dtype)
     return None
+
+
+def _vary_outside(tx: Tracer, leaves: Sequence[Value], dtype: torch.dtype | None) -> bool:
+    """Whether some are from outside that nothing depends on yet, or more symbols than the graph is to hold, one at
+    least varies, and torch takes all, whatever they are at the next call."""
+    if not _can_be_made_before(tx, leaves):
+        return False
+    symbols, unread = [leaf for leaf in leaves if leaf.varies], [leaf for leaf in leaves if leaf.is_const()]
+    unread = [leaf for leaf in unread if is_unread(leaf)]
+    numbers = [leaf for leaf in symbols if not leaf.of_sizes]  # type: ignore[attr-defined]
+    if not (numbers or any(leaf.differs for leaf in unread)) or not (unread or len(symbols) > _MAX_SYMBOLS):
+        return False
+    kinds = {leaf.py_type() for leaf in leaves}
+    return dtype is None or dtype in _FLOATS or (kinds, dtype) in (({bool}, torch.bool), ({int}, torch.int64))
+
+
+def _can_be_made_before(tx: Tracer, leaves: Sequence[Value]) -> bool:
+    """Whether generated code can make a tensor of these numbers before the graph."""
+    if tx.static_numbers or tx.runs_elsewhere or tx.open_levels or torch.is_inference_mode_enabled():
+        return False
+    if len(leaves) > MAX_COMPUTED or config.keep_variants:
+        return False
+    return all(leaf.py_type() in _NUMBERS and (leaf.varies or _is_no_giant(leaf)) for leaf in leaves)
+
+
+def _is_no_giant(leaf: Value) -> bool:
+    """Whether it is a known number, and no integer too large for a symbol."""
+    return leaf.is_const() and (leaf.py_type() is not int or has_symbol(leaf.hint))  # type: ignore[attr-defined]
+
+
+def _made_before(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtype: torch.dtype | None) -> Value:
+    """A tensor that generated code makes."""
+    found = functools.reduce(torch.promote_types, _dtypes(leaves)) if dtype is None else dtype
+    source = RunTimeSource(len(tx.calls), "torch.tensor")
+    given = [ConstVal(found), ConstVal(tuple(shape)), *(_without_limits(tx, leaf) for leaf in leaves)]
+    tx.calls.append(RealCall(_tensor_of, given, {}, source, False, None))
+    tx.journal.record(tx.calls.pop)
+    like = torch.empty(tuple(shape), dtype=found)
+    entry = tx.graph.add_made(source, like, fake_of(tx.graph.mode, like))
+    made = TensorVal(entry.node, entry.fake, torch.Tensor, source, like)
+    tx.remember_tensor(made)
+    return made
+
+
+def _without_limits(tx: Tracer, leaf: Value) -> Value:
+    """An int as a symbol: there is none for what an integer of a tensor can't hold."""
+    source = leaf.source
+    if not leaf.is_const() or not is_unread(leaf) or leaf.py_type() is not int or source is None:
+        return leaf
+    tx.seen.expect(source)
+    return from_symbolic(tx, tx.graph.add_number(source, leaf.hint), source)  # type: ignore[attr-defined]
+
+
+def _tensor_of(dtype: torch.dtype, shape: tuple[int, ...], *numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=dtype).view(shape)
 
 
 def _nested(tx: Tracer, data: SequenceVal) -> tuple[list[int], list[Value]]:

@@ -494,3 +494,44 @@ def test_a_closed_over_array_behind_a_write_of_another_one() -> None:
         return x + 1, rows[i] + 1
 
     assert_same(f, torch.ones(2), 1, then=[(torch.ones(2), 2)])
+
+
+# what the program asks an array for by numbers that vary
+BY_NUMBERS: tuple[Callable[[Any, int], Any], ...] = (
+    lambda a, i: (a[2 * i : 2 * i + 2], a[i:], a[:i].sum(0), a[-i - 1 :], a[i : i + 6 : 2]),
+    lambda a, i: (a[i:, i % 4], a[i, i % 4 :], a[..., i % 2 : 3], a[i : i + 2][0]),
+    lambda a, i: (torch.from_numpy(a[i : i + 3]) * 2, a[i : 2 * i].mean(), a[i - 30 : i].shape),
+)
+WRITES: tuple[Callable[[Any, int], Any], ...] = (
+    lambda a, i: a.__setitem__(slice(2 * i, 2 * i + 2), i),
+    lambda a, i: a.__setitem__((slice(i, i + 3), 1), i * 0.5),
+    lambda a, i: a.__setitem__(i, -i),
+    lambda a, i: a.__setitem__((i, slice(None, i % 3)), a[i].sum()),
+    lambda a, i: a.__setitem__([0, 2], i + 1),
+    lambda a, i: a.__setitem__(..., i),
+)
+DTYPES = (np.float64, np.int64, np.float32, np.int8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", range(len(BY_NUMBERS)))
+def test_slices_that_vary(number: int, dtype: Any) -> None:
+    def read(x: torch.Tensor, a: Any, i: int) -> Any:
+        return x + 1, BY_NUMBERS[number](a, i)
+
+    a = np.arange(120).reshape(30, 4).astype(dtype)
+    report = assert_same(read, torch.ones(2), a, 3, then=[(torch.ones(2), a, i) for i in (4, 5, 6, 9, 2)])
+    assert len(report.recompile_reasons) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", range(len(WRITES)))
+def test_writes_that_vary(number: int, dtype: Any) -> None:
+    def written(x: torch.Tensor, a: Any, i: int) -> Any:
+        WRITES[number](a, i)
+        return x + 1, a.sum()
+
+    a = np.arange(120).reshape(30, 4).astype(dtype)
+    report = assert_same(written, torch.ones(2), a, 3, then=[(torch.ones(2), a, i) for i in (4, 5, 6, 9, 2)])
+    # others may refuse the next number
+    assert len(report.recompile_reasons) <= 1 or dtype is not np.float64 or number == 4

@@ -117,3 +117,37 @@ def test_leafness_of_inputs_is_guarded() -> None:
         expected = program(weight, torch.ones(3))
         dynajit.testing.compare(compiled(weight, torch.ones(3)), expected)
     assert counter.frame_count == 2
+
+
+# numbers and flags of a call, of which some are others at the next
+DATA: dict[str, list[Any]] = {
+    "flags": [[True, False, True], [False, False, True], [True, True, False], [True, False, False]],
+    "zeros": [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.5, -0.0, 0.0]],
+    "no numbers": [[0.5, float("inf")], [float("nan"), 0.5], [0.0, -float("inf")], [1e300, 5e-324]],
+    "ints": [[0, 1, 2], [1, 1, 2], [0, 0, 0], [7, -3, 1 << 40]],
+    "many": [[*range(20)], [*range(1, 21)], [0] * 20, [*range(40, 20, -1)]],
+    "mixed": [[True, 2, 0.5], [False, 2, 0.5], [True, 3, 0.0], [True, 2, 0.0]],
+    "nested": [[[0.0, 1.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [2.0, 3.0]], [[1.0, 0.0], [2.0, 4.0]]],
+    "tuples": [((True, 0), (0, 1)), ((False, 0), (0, 1)), ((True, 5), (0, 0)), ((True, 0), (0, 0))],
+}
+
+
+def of_list(x: torch.Tensor, data: Any) -> Any:
+    return x, torch.tensor(data)
+
+
+def written(x: torch.Tensor, data: Any) -> Any:
+    made = torch.as_tensor(data)
+    made[0] = 1
+    return made, made.sum(), torch.tensor(data).is_leaf
+
+
+def as_floats(x: torch.Tensor, data: Any) -> Any:
+    return x[0, 0] * torch.tensor(data, dtype=torch.float32), torch.tensor([data[0], data[1]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("made", [of_list, written, as_floats])
+def test_tensors_of_what_varies_outside(made: Any, kind: str, backend: str) -> None:
+    assert_same(made, x, DATA[kind][0], then=[(x, data) for data in DATA[kind][1:]], backend=backend)
