@@ -145,7 +145,7 @@ class _Misses:
     def varying(self, seen: Seen, last: bool) -> list[Source]:
         """Where no variant is to rely on what is there any more."""
         self._found.update({source: len(counts) for source, counts in self._lengths.items()})
-        soon, numbers = seen.counters | self._hopeless, set(seen.expected())
+        soon, numbers, expected = seen.counters | self._hopeless, seen.numbers(), set(seen.expected())
         many_numbers = MANY_COUNTS if self._part else MANY_VALUES  # sizes of zero and one are variants of their own
         found = [
             source
@@ -154,7 +154,7 @@ class _Misses:
             or (source in soon and count >= MANY_COUNTS)
             or (source in self._lengths and seen.is_result(source))
         ]
-        found += [source for source, n in self._given.items() if n >= MANY_STATES and source in numbers]
+        found += [source for source, n in self._given.items() if n >= MANY_STATES and source in expected]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
 

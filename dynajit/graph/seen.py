@@ -90,6 +90,10 @@ class Seen:
         """Whether the text or flag there is known to vary."""
         return self._texts.get(source) is CHANGED
 
+    def numbers(self) -> set[Source]:
+        """The numbers that are known to vary."""
+        return {source for source, found in self._numbers.items() if found is CHANGED}
+
     def expected(self) -> list[Source]:
         """The numbers and texts that are known to vary."""
         known = (*self._numbers.items(), *self._texts.items())

@@ -216,8 +216,8 @@ def test_a_length_that_differs_is_a_number_that_varies() -> None:
         return x * len(out), before
 
     assert each(f, *lists(2, 3)) == 2
-    assert each(f, *lists(2, 3, 0, 1, 7, 5000)) == 3  # above three, or not
-    assert each(f, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (2, 3, 0, 1, 7, 50)]) == 3
+    assert each(f, *lists(2, 3, 0, 1, 7, 5000)) == 2  # what is above three is told when it is asked for
+    assert each(f, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (2, 3, 0, 1, 7, 50)]) == 2
     assert each(added, *lists(2, 3, 0, 1, 7, 5000)) == 2
     assert each(written, *[lambda n=n: (x, dict.fromkeys(range(n))) for n in (2, 3, 0, 1, 7, 50)]) == 2
     assert each(written, *[lambda n=n: (x, {**dict.fromkeys(range(n)), "new": 1}) for n in (2, 0, 7)]) == 2

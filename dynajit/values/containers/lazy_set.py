@@ -79,7 +79,7 @@ class OutsideSet(SetVal):
         for item in added:
             item.hash_key(tx)  # which may end the graph
         assert self.source is not None
-        guard_members(tx, self.kind, self._real, self.source, "has the same members")
+        guard_members(tx, self.kind, self._real, self.source)
         tx.journal.set_attr(self, "_whole", True)
         tx.journal.replace_all(self._entries, self._members)
         for item in added:

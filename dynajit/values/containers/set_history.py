@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynajit.guards.source import Source
+from dynajit.report.shown import short
 from dynajit.values.containers.keys import UserKey
 from dynajit.values.core.value import NotReal, Tracer, Value
 from dynajit.values.scalars.constant import is_literal, literal_identity
@@ -123,11 +124,11 @@ def copied_like(kind: Any, real: Any) -> Any:
     raise NotReal("a set whose order a copy does not have")
 
 
-def guard_members(tx: Tracer, kind: Any, real: Any, source: Source, text: str) -> None:
+def guard_members(tx: Tracer, kind: Any, real: Any, source: Source) -> None:
     """Guard on the members of a set, their order and the size of the table. There is no copy of the set: its members
     may have another order."""
     holds = functools.partial(has_members, kind, tuple(kind.__iter__(real)), kind.__sizeof__(real))
-    tx.guard(source, "PREDICATE", holds, text)
+    tx.guard(source, "PREDICATE", holds, f"is {short(real)}")
 
 
 def has_members(kind: Any, members: tuple[Any, ...], size: int, found: Any) -> bool:

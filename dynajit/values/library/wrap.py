@@ -402,7 +402,7 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             )
     if type(obj) in (set, frozenset) and asked_alone(tx, obj, source):
         return OutsideSet(tx, obj, {member.hash_key(tx): member for member in members}, source)
-    guard_members(tx, type(obj), obj, source, f"is {short(obj)}")
+    guard_members(tx, type(obj), obj, source)
     return SetVal.outside(type(obj), obj, {member.hash_key(tx): member for member in members}, source)
 
 

@@ -83,7 +83,7 @@ def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value |
     members = list(base.__iter__(obj))
     if not all(is_literal(member) for member in members):
         return None  # nothing of the program's may run here, as it would in making a set of them
-    guard_members(tx, base, obj, source, "has the same members")
+    guard_members(tx, base, obj, source)
     return SetVal.outside(base, obj, {member: ConstVal(member) for member in members}, source)
 
 
