@@ -26,11 +26,13 @@ class Block(nn.Module):
 
 
 def shard_fully(model: nn.Sequential) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh("cpu", (2,))  # else it is of GPUs where there are any, which gloo knows little of
     for block in model:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 def shard_tensors(model: nn.Sequential) -> None:
