@@ -9,7 +9,6 @@ the gradients of results that other results were computed from. The exit status 
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import warnings
@@ -19,6 +18,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
+import seeds  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -265,23 +265,6 @@ def finding(seed: int, backend: str) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int, help="is left out")
-    parser.add_argument("--backend", default="codegen")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    count = 0
-    for seed in range(options.first, options.last):
-        text = finding(seed, options.backend)
-        if text is not None:
-            count += 1
-            print(f"seed {seed}: {text}", flush=True)
-    print(f"{options.backend}: {options.last - options.first} programs from seed {options.first}, {count} findings")
-    return min(1, count)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    warnings.simplefilter("ignore")
+    sys.exit(seeds.run(__doc__.splitlines()[0], finding))

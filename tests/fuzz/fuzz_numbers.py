@@ -11,7 +11,6 @@ end. The exit status is 1 if anything differs.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import random
@@ -23,6 +22,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
+import seeds  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -317,22 +317,5 @@ def finding(seed: int, backend: str) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int, help="is left out")
-    parser.add_argument("--backend", default="codegen")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    count = 0
-    for seed in range(options.first, options.last):
-        text = finding(seed, options.backend)
-        if text is not None:
-            count += 1
-            print(f"seed {seed}: {text}", flush=True)
-    print(f"{options.backend}: {options.last - options.first} programs from seed {options.first}, {count} findings")
-    return min(1, count)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeds.run(__doc__.splitlines()[0], finding))
