@@ -294,7 +294,7 @@ MAX_FOLDER_LINES = {
     "dynajit/kept": 1383,
     "dynajit/loopir": 6018,
     "dynajit/report": 2724,
-    "dynajit/resume": 2170,
+    "dynajit/resume": 2172,
     "dynajit/runtime": 3551,
     "dynajit/schedule": 1788,
     "dynajit/values": 6,

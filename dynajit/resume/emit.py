@@ -47,7 +47,7 @@ from dynajit.values.effects.deferred import DeferredCall, late_call
 from dynajit.values.effects.table import State
 from dynajit.values.objects.exceptions import raised_at
 from dynajit.values.objects.local_classes import made_at
-from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.scalars.symbolic import SymVal, UnreadFlag
 from dynajit.values.tensors.tensor import TensorVal
 
 
@@ -201,14 +201,16 @@ class Emission:
         return [value for value in found if isinstance(value, Value) and value is not NULL]
 
     def effects(self) -> list[str]:
-        """What the call changes that was there before, beside tensors and modules, by how it is reached; and which of
-        the graph's tensors are made before it."""
+        """What the call does beside its graph: what it changes that was there before, beside tensors and modules, by
+        how it is reached; which of the graph's tensors it makes; what it computes of sizes for the result."""
         written = [value for value in self.tx.journal.dirty.values() if value.source is not None]
         kinds = torch.Tensor, torch.nn.Module
         found = [value.source.name() for value in written if not issubclass(value.py_type(), kinds)]
         tensors = [each.source for each in self.tx.graph.inputs if each.symbol is None]
         made = [source.name() for source in tensors if isinstance(source, RunTimeSource)]
-        return [*found, *(name for _, name in self.tx.globals_written), *made]
+        sized = any(isinstance(value, (SymVal, UnreadFlag)) for value in reachable(self.results))
+        sizes = ["a number or text of sizes in its result"] if sized else []
+        return [*found, *(name for _, name in self.tx.globals_written), *made, *sizes]
 
     def changed_places(self) -> frozenset[Source]:
         """Where the function leaves something else for its next call: attributes, containers, globals."""

@@ -196,6 +196,24 @@ def test_tensors_made_by_calls_are_refused() -> None:
         dynajit.export(lambda x: x * torch.rand(3, generator=drawn), (torch.ones(3),))
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2, x.shape[0]),
+        lambda x: [x * 2, {"n": len(x) * 2 + 1}],
+        lambda x: (x * 2, x.shape),
+        lambda x: (x * 2, x.shape[0] >= 2, x.numel() / 2),
+        lambda x: (x * 2, f"{x.shape[0]} rows"),
+    ],
+)
+def test_results_that_are_sizes_which_vary_are_refused(fn: Any) -> None:
+    with pytest.raises(ExportError, match="a number or text of sizes in its result"):
+        dynajit.export(fn, (torch.ones(4, 3),), dynamic_shapes=({0: Dim("n", min=2, max=20)},))
+    made = dynajit.export(fn, (torch.ones(4, 3),))
+    (tensor, *sizes), (wanted, *others) = made(torch.ones(4, 3)), fn(torch.ones(4, 3))
+    assert torch.equal(tensor, wanted) and sizes == others
+
+
 def test_numbers_beside_sizes() -> None:
     class Scaled(nn.Module):
         factors = (2.0, 3)
