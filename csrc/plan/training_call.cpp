@@ -136,7 +136,10 @@ public:
             }
             passing_[number]->add_next_edge(passed_to_[number]);
             for (size_t link : passing_[number]->links()) {
-                passing_[number]->add_next_edge(passing_[link] == nullptr ? torch::autograd::Edge() : torch::autograd::Edge(another_to<torch::autograd::Node>(passing_[link]), 0));
+                passing_[number]->add_next_edge(
+                    passing_[link] == nullptr
+                        ? torch::autograd::Edge()
+                        : torch::autograd::Edge(another_to<torch::autograd::Node>(passing_[link]), 0));
             }
         }
     }

@@ -232,7 +232,8 @@ public:
         variable_list gradients(call_->layouts->size());
         gradients[number] = gradient;
         Values parts;
-        TORCH_CHECK(ask_again(gradients, "parts_at", inner_->heard_among((*call_->through)[number]), parts) && parts.size() == gradients.size(), CANNOT_END);
+        const Flags heard = inner_->heard_among((*call_->through)[number]);
+        TORCH_CHECK(ask_again(gradients, "parts_at", heard, parts) && parts.size() == gradients.size(), CANNOT_END);
         const bool create_graph = at::GradMode::is_enabled();
         for (size_t i = 0; i < gradients.size(); i++) {
             at::Tensor part = std::move(parts[i].tensor);
@@ -498,7 +499,8 @@ private:
     bool differentiate_again(const variable_list &gradients, variable_list &found, bool ends_inside)
     {
         Values results;
-        const bool has_any = ask_again(gradients, ends_inside ? "ending_at" : nullptr, ends_inside ? inner_->heard : Flags(), results);
+        const bool has_any = ask_again(gradients, ends_inside ? "ending_at" : nullptr,
+                                       ends_inside ? inner_->heard : Flags(), results);
         if (has_any) {
             found = take(std::move(results));
         }
