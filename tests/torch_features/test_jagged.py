@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -153,3 +154,13 @@ def test_sizes_that_change_are_not_compiled_for_each() -> None:
         n = jagged((length, 3))
         assert torch.equal(compiled(n).values(), n.sin().values() * 2)
     assert counter.frame_count == 2  # the whole, and what follows n.sin(); from then on jagged tensors end graphs
+
+
+@pytest.mark.parametrize("part", [lambda nested: nested.values(), lambda nested: nested.unbind()[0]])
+def test_views_of_tensors_that_are_nested_without_a_class_are_left_to_eager(part: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that these are a prototype
+        given = part(nested_tensor([torch.ones(2, 4), torch.ones(2, 4)], layout=torch.strided))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(dynajit.compile(lambda x: x * 2)(given), given * 2)
