@@ -112,7 +112,8 @@ def _compile_wrappers(
             if torch.is_inference_mode_enabled():
                 text = "tensor subclasses are asked about other operations in inference mode than there"
         else:
-            compiled = (_compile_writes if writes else _compile_plain)(plain, plain_inputs(example_inputs), options)
+            inputs = plain_inputs(example_inputs)
+            compiled = _compile_writes(plain, inputs, options) if writes else _compile(plain.module, inputs, options)
             if compiled is not None:
                 return wrapped(gm, plain, compiled)
     if text is None and writes:
@@ -120,10 +121,6 @@ def _compile_wrappers(
     if text is None and has_ragged_sizes(gm):
         text = "AOTAutograd takes jagged tensors only with symbols for their sizes"
     return None if text is None else _as_captured(gm, text)
-
-
-def _compile_plain(plain: Plain, inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any] | None:
-    return _compile(plain.module, inputs, options)
 
 
 def _compile_writes(plain: Plain, inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any] | None:

@@ -162,14 +162,11 @@ class DoubleBackward:
         # inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside
         with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
             # An input that is computed of another is to end at itself.
-            given = [
-                value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
-                for value in inputs
-            ]
+            given = [value.view_as(value) if _has_gradient(value) else value for value in inputs]
             outputs = self._run(given, self.updated if written is None else written, bases)
         if len(outputs) != n_gradients:
             # a node of our own has no place for results without a gradient
-            outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
+            outputs = list(filter(_has_gradient, outputs))
         return (given, outputs) if len(outputs) == n_gradients else None
 
 
@@ -276,7 +273,7 @@ def _drawn_again(state: torch.Tensor | None) -> Iterator[None]:
 
 
 def _wanted(inputs: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
+    return torch.is_grad_enabled() and any(map(_has_gradient, inputs))
 
 
 def _nodes_of(values: Iterable[Any]) -> list[Any]:

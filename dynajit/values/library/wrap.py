@@ -260,12 +260,14 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
         return "one of gradients that are batched (is_grads_batched)"
     if not has_history(obj):
         return "a view that outlived a write to its base"
-    base: Any = type(obj._base) if obj._is_view() else torch.Tensor
-    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
-        return f"a view of a {base.__name__}"
-    whole = obj._base
-    if whole is not None and (whole.layout is not torch.strided or whole.is_nested):
-        return f"a view of a tensor with layout {whole.layout}" if not whole.is_nested else "a view of a nested tensor"
+    whole = obj._base if obj._is_view() else None
+    if whole is not None:
+        if type(whole).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
+            return f"a view of a {type(whole).__name__}"
+        if whole.is_nested:
+            return "a view of a nested tensor"
+        if whole.layout is not torch.strided:
+            return f"a view of a tensor with layout {whole.layout}"
     if obj.dim() > MAX_DIMENSIONS:
         return f"a tensor of more than {MAX_DIMENSIONS} dimensions, which most kernels refuse and fakes allow"
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):

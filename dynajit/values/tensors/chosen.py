@@ -208,17 +208,11 @@ def put_back(tx: Tracer, node: fx.Node) -> None:
             continue
         whole = item.args[0]
         places: Any = item.args[1]
-        models = [tx.tensors.get(id(value_of(part))) for part in (whole, item)]
+        tensor, kept = (tx.tensors.get(id(value_of(part))) for part in (whole, item))
         chosen = [(dim, tx.tensors.get(id(value_of(place)))) for dim, place in enumerate(places) if place is not None]
-        tensor, kept = models
-        known = all(model is not None for _, model in chosen)
-        if (
-            tensor is None
-            or kept is None
-            or not known
-            or _overlaps(tensor.fake)
-            or _written_since(item, filter(None, places))
-        ):
+        if tensor is None or kept is None or any(model is None for _, model in chosen):
+            continue
+        if _overlaps(tensor.fake) or _written_since(item, filter(None, places)):
             continue  # what it holds then is no copy of what is there
         with tx.graph.running_fake(), torch.no_grad():
             copy = torch.empty_like(value_of(item))
