@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -180,6 +181,25 @@ def test_training_on_kernels() -> None:
             run(x).square().mean().backward()
         for p, q in zip(model.parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("filled", [torch.where, torch.Tensor.masked_fill])
+def test_attention_behind_a_mask_of_numbers_on_the_device(filled: Callable[..., torch.Tensor]) -> None:
+    """What a constant mask is made of can lie on the device: numbers that the program made tensors of there."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        zero, least = (torch.tensor(x, device=q.device, dtype=q.dtype) for x in (0.0, torch.finfo(q.dtype).min))
+        if filled is torch.where:
+            mask = torch.where(seen, zero, least)
+        else:
+            mask = filled(zero.expand(seen.shape), ~seen, least)
+        return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + mask).softmax(-1) @ v
+
+    args = [torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    with torch.no_grad():
+        expected, actual = attention(*args), dynajit.compile(attention, fullgraph=True)(*args)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("causal", (False, True))

@@ -30,7 +30,7 @@ def constant_of(node: Node) -> torch.Tensor | None:
     with torch.no_grad(), _disable_current_modes():
         for made in order:
             if made.op == "get_attr":
-                values[made] = operator.attrgetter(str(made.target))(made.graph.owning_module)
+                values[made] = operator.attrgetter(str(made.target))(made.graph.owning_module).cpu()
                 continue
             args: Any = map_aggregate(made.args, lambda arg: _value(arg, values))
             kwargs: Any = map_aggregate(made.kwargs, lambda arg: _value(arg, values))
