@@ -289,7 +289,8 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=230, help="seconds: after half of them torch.compile is left out"
     )
-    parser.add_argument("--training-layouts", action="store_true", help="convolutions channels last in training, too")
+    chosen = argparse.BooleanOptionalAction
+    parser.add_argument("--training-layouts", action=chosen, default=True, help="convolutions channels last there, too")
     parser.add_argument("--no-kernels", action="store_true")
     arguments = parser.parse_args()
     layouts.IN_TRAINING["cuda"] = arguments.training_layouts

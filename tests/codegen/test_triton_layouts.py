@@ -8,8 +8,9 @@ import torch
 
 pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
-from triton_harness import check, compile_all, plan_of
+from triton_harness import check, compile_all, plan_of, trace
 
+from dynajit.aot.passes.layouts import with_layouts
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan
 from dynajit.loopir import gpu_calls, lower_matmul
 
@@ -67,3 +68,26 @@ def test_images_cut_in_patches(bias: bool, layout: torch.memory_format) -> None:
     plan = check(embed, *(arg for arg in args if arg is not None), externs=1, rtol=2e-2, atol=1e-1)
     assert "mm" in str(next(step.target for step in plan.steps if isinstance(step, ExternStep)))
     compile_all(plan)
+
+
+def channels_last(size: int, kernel: int, groups: int, training: bool) -> list[bool]:
+    """Of each of three convolutions, the second with groups: whether its images come with their channels last."""
+    w1, w2, w3 = randn(16, 3, 1, 1), randn(16, 16 // groups, kernel, kernel), randn(16, 16, 1, 1)
+
+    def three(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
+        x = F.conv2d(F.conv2d(x, w1).relu(), w2, padding=kernel // 2, groups=groups)
+        return F.conv2d(x.relu(), w3).sum((2, 3))
+
+    gm, _ = trace(three, randn(2, 3, size, size), w1, w2, w3)
+    found = with_layouts(gm, training).graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    return [node.args[0].meta["val"].stride(1) == 1 for node in found]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_convolutions_that_have_their_channels_last(training: bool) -> None:
+    """Those with groups have no fast kernel for it, but depthwise ones of images not smaller than their kernel have."""
+    assert channels_last(8, 3, 1, training) == [True] * 3
+    assert channels_last(8, 5, 16, training) == [True] * 3
+    others = not training  # gradients would be turned round, too
+    assert channels_last(4, 5, 16, training) == [others, False, others]
+    assert channels_last(8, 3, 4, training) == [others, False, others]
