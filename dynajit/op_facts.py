@@ -44,6 +44,11 @@ _COMPUTING = frozenset({"torch", "torch.functional", "torch.nn.functional", "tor
 # Operators in these are torch's, and dynajit's own.
 _OURS = frozenset({"aten", "prims", "dynajit", "dynajit_c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd", "dynajit_c10d"})
+# Steps of optimizers over lists of tensors. Their schemas say that they write all of these: what counts steps is read
+# alone, and gradients are written where they are divided by a scale. No tensor's version rises.
+FUSED_STEPS = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+_READ_BY_STEPS = "state_steps"
+_SCALED, _SCALE = "grads", "grad_scale"
 # Arguments that say how much is dropped, and whether anything is. `p` is also a distribution's parameter.
 _RATES = frozenset({"dropout", "dropout_p"})
 _TRAINS = frozenset({"train", "training"})
@@ -153,7 +158,14 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments, tensors or lists of them, that an operation writes, called like this."""
     places = facts(target).writes
+    if counts_no_writes(target) and kwargs.get(_SCALE) is None:
+        places = tuple(place for place in places if place[1] != _SCALED)
     return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
+
+
+def counts_no_writes(target: Any) -> bool:
+    """Whether an operation writes tensors whose versions stay as they are."""
+    return any(each.overloadpacket.__name__ in FUSED_STEPS for each in overloads_of(target)[:1])
 
 
 def functional_twin(target: Any) -> Callable[..., Any] | None:
@@ -206,7 +218,7 @@ def _writes(overload: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
     return tuple(
         (position, argument.name)
         for position, argument in enumerate(overload._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name != _READ_BY_STEPS
     )
 
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynajit import torch_compat
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
-from dynajit.op_facts import facts, functional_twin, overloads_of
+from dynajit.op_facts import counts_no_writes, facts, functional_twin, overloads_of
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -419,7 +419,10 @@ def _writes_out_over(graph: GraphFacts) -> bool:
 
 
 def writes_past_autograd(graph: GraphFacts) -> bool:
-    """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
+    """Whether memory that `tensor.data` gave is written, or a step of an optimizer writes its lists: autograd does not
+    hear of it, and uses what is there then."""
+    if any(counts_no_writes(node.target) for node in graph.writes):
+        return True
     hidden = {memory(node) for node in graph.calls if gives_data(node)} - {None}
     return not hidden.isdisjoint(graph.written)
 

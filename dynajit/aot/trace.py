@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,12 +24,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynajit import optimizer_steps
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
 from dynajit.nested import map_leaves
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, written_arguments
 from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
@@ -167,6 +169,13 @@ def _unwrap(wrapper: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(wrapper)
 
 
+def _become(wrapper: torch.Tensor, value: torch.Tensor) -> None:
+    """Write all of a functional tensor, and what it is a view of."""
+    torch._functionalize_replace(wrapper, value)
+    torch._functionalize_commit_update(wrapper)
+    torch._functionalize_sync(wrapper)
+
+
 def _outputs(
     gm: torch.fx.GraphModule,
     recorder: _Recorder,
@@ -263,6 +272,12 @@ class _Replay(torch.fx.Interpreter):
             return args[0].detach()  # what autograd hears of writes is nothing here; `data` calls no operator
         node = self.recorder.current
         assert node is not None
+        step = optimizer_steps.functional(target, args, kwargs)
+        if step is not None:
+            written = written_arguments(target, args, kwargs)
+            for tensor, updated in zip(itertools.chain(*written), step(*args, **kwargs), strict=True):
+                _become(tensor, _unwrap(updated))
+            return None
         whole = whole_call(node)
         if whole is not None and self.recorder.made_here(results := node.meta["example_value"]):
             self.recorder.call(whole, torch.utils._pytree.tree_map_only(torch.Tensor, _unwrap, args), results)

@@ -20,6 +20,7 @@ from dynajit import torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
 from dynajit.graph.refusals import looks_at_values, refusal, refused_view
+from dynajit.optimizer_steps import STEPS
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
@@ -112,6 +113,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if self.looked_at_values is False:
             self.looked_at_values = looks_at_values(func, args)
         self.made_numbers |= func is torch.ops.aten._local_scalar_dense.default
+        if func in STEPS:
+            return None
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
                 return torch.ops.aten.mul.Tensor(args[0], torch.ops.aten.pow.Scalar(2.0, args[1]))

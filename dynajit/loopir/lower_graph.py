@@ -10,6 +10,7 @@ To lower one more op: see `registry.py`.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
+from dynajit import optimizer_steps
 from dynajit.config import config
 from dynajit.graph.meta import graph_notes, notes
 from dynajit.loopir import (
@@ -325,6 +327,11 @@ class _Lowering:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
         in_place = node in self.tail
         args, kwargs = map_leaves(self.in_memory, (args, kwargs), Value)
+        if node in self.updates and (step := optimizer_steps.in_place(target)) is not None:
+            changed = optimizer_steps.written(step, args, kwargs)
+            mutates = tuple(value.root for value in changed)
+            self._append_extern(node, args, kwargs, (None,), single=True, mutates=mutates, early=True, target=step)
+            return changed
         if node in self.updates:
             target = _IN_PLACE[node.target]
             self._append_extern(
@@ -585,6 +592,7 @@ def _updates(graph: torch.fx.Graph, tail: set[torch.fx.Node]) -> set[torch.fx.No
     for copy in tail:
         given, node = copy.args[:2]
         assert isinstance(given, torch.fx.Node)
+        found |= _step(copy, tail)
         if (
             isinstance(node, torch.fx.Node)
             and node.target in _IN_PLACE
@@ -597,6 +605,32 @@ def _updates(graph: torch.fx.Graph, tail: set[torch.fx.Node]) -> set[torch.fx.No
         ):
             found.add(node)
     return found
+
+
+def _step(copy: torch.fx.Node, tail: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The step of an optimizer whose first result is copied, with its results, if it can be done in place: as above."""
+    first: Any = copy.args[1]
+    node = first.args[0] if isinstance(first, torch.fx.Node) and first.target is operator.getitem else None
+    if not isinstance(node, torch.fx.Node) or first.args[1] != 0:
+        return set()
+    step = optimizer_steps.in_place(node.target)
+    if step is None:
+        return set()
+    results = {user.args[1]: user for user in node.users}
+    copies = {user.args[0]: user for part in node.users for user in part.users if user in tail}
+    given = optimizer_steps.written(step, node.args, node.kwargs)
+    times = Counter(leaves_in((node.args, node.kwargs)))
+    for place, one in enumerate(given):
+        part, into = results.get(place), copies.get(one)
+        if part is None or into is None or into.args[1] is not part or times[one] > 1:
+            return set()
+        if any(user not in (node, into) and user.op != "output" for user in one.users):
+            return set()
+        if any(user.op == "output" or (user in tail and user is not into) for user in part.users):
+            return set()
+        if one.meta["val"].is_neg() or one.meta["val"].is_conj():
+            return set()
+    return {node, *results.values()}
 
 
 def _spoilt(build: Builder, value: Any) -> Any:

@@ -27,7 +27,6 @@ from dynajit import _C
 from dynajit.codegen.memory import refs_in
 from dynajit.codegen.plan import (
     AllocStep,
-    BufferRef,
     DrawStep,
     ExternStep,
     KernelStep,
@@ -37,7 +36,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.locks import process_lock
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, written_arguments
 from dynajit.report import costs
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
@@ -116,8 +115,8 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
         if isinstance(step, KernelStep):
             found.update(step.outputs)
         if isinstance(step, ExternStep) and isinstance(step.target, torch._ops.OpOverload):
-            given = [step.args[place] for place, _ in facts(step.target).writes if place < len(step.args)]
-            found.update(value.name for value in given if isinstance(value, BufferRef))
+            given = written_arguments(step.target, step.args, {})
+            found.update(ref.name for ref in refs_in(given))
     return tuple(number for number, name in enumerate(plan.inputs) if name in found)
 
 

@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam, amsgrad": ("Adam", {"amsgrad": True}),
     "AdamW": ("AdamW", {}),
     "AdamW, lists": ("AdamW", {"foreach": True}),
+    "AdamW, fused": ("AdamW", {"fused": True}),
     "AdamW, a tensor": ("AdamW", {"lr": torch.tensor(0.01), "foreach": False}),
     "Adagrad": ("Adagrad", {}),
     "Adadelta": ("Adadelta", {}),

@@ -1,4 +1,5 @@
-"""Writes that autograd does not count: through `tensor.data`, and batch norms' kernels into their running statistics.
+"""Writes that autograd does not count: through `tensor.data`, batch norms' kernels into their running statistics, and
+steps of optimizers that are one operator.
 
 In:  a torch-level graph. Out: its compile function, which finds the copies into such inputs marked. If these were
 counted, a backward would fail that eager's does not: that of an evaluation before, which keeps the statistics.
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from dynajit.graph.meta import gives_data, memory, note, notes, value_of, written_by
+from dynajit.op_facts import counts_no_writes
 
 aten = torch.ops.aten
 _BATCH_NORMS = {
@@ -58,11 +60,14 @@ def _uncounted(gm: torch.fx.GraphModule) -> set[int | None]:
         for node in gm.graph.find_nodes(op="placeholder")
         if any(user.target in _BATCH_NORMS for user in node.users) and _version_stays(node)
     }
-    if not data and not statistics:
+    steps = [node for node in gm.graph.nodes if node.op == "call_function" and counts_no_writes(node.target)]
+    updated = {memory(part) for node in steps for part in written_by(node)}
+    if not data and not statistics and not updated:
         return set()
     hidden = _hidden(gm)
-    counted = {memory(part) for call in gm.graph.nodes for part in written_by(call) if part not in hidden}
-    return (data | statistics) - counted - {None}
+    counting = (node for node in gm.graph.nodes if node not in steps)
+    counted = {memory(part) for call in counting for part in written_by(call) if part not in hidden}
+    return (data | statistics | updated) - counted - {None}
 
 
 def _hidden(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:

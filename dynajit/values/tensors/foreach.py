@@ -1,4 +1,5 @@
-"""torch's `_foreach_*` operations whose lists a functional graph can't take as they are.
+"""torch's `_foreach_*` operations whose lists a functional graph can't take as they are, and steps of optimizers that
+are one operator, with a learning rate that varies.
 
 In: the operation's name and arguments as values. Out: the result made of other operations, or None: it goes into the
 graph as it stands. One more rule: a function called by `rewrite`.
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from dynajit import torch_compat
-from dynajit.op_facts import facts
+from dynajit.op_facts import FUSED_STEPS, facts
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -23,6 +26,8 @@ _FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcm
 
 def rewrite(tx: Tracer, name: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """What a foreach operation is in terms of others."""
+    if name in FUSED_STEPS:
+        return _with_rate_in_tensor(tx, target, args, kwargs)
     if not name.startswith("_foreach_"):
         return None
     if name in _FACTORED:
@@ -55,6 +60,18 @@ def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: 
         for *row, factor in zip(*columns, each, strict=True)
     ]
     return _result(method, args, made)
+
+
+def _with_rate_in_tensor(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A step of `fused=True` whose learning rate varies, with a tensor for it: kernels on CPUs take the number out of
+    it, those on GPUs round it."""
+    rate = kwargs.get("lr")
+    if rate is None or not rate.symbolic or target != getattr(torch, target.__name__, None):
+        return None
+    if any(each.fake.device.type != "cpu" for each in tx.unpack(args[0])):  # type: ignore[attr-defined]
+        return None
+    made = tx.torch_op("call_function", torch.scalar_tensor, [rate], {"dtype": ConstVal(torch.float64)})
+    return tx.torch_op("call_function", target, args, {**kwargs, "lr": made})
 
 
 def _written(tx: Tracer, method: str, items: Sequence[Value]) -> Sequence[Value]:

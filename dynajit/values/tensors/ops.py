@@ -29,7 +29,7 @@ from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in
-from dynajit.op_facts import facts, starts_collective, written_arguments
+from dynajit.op_facts import counts_no_writes, facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
@@ -229,6 +229,8 @@ class _Operation:
 
     def count_writes(self) -> None:
         """Raise the versions that the fakes' run left as they were."""
+        if counts_no_writes(self.target):
+            return
         for written in written_arguments(self.target, *self.fakes):
             if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
                 torch.autograd.graph.increment_version(written)
@@ -254,13 +256,19 @@ class _Operation:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} makes the tensor that it is given a leaf")
         return known  # type: ignore[no-any-return]  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
 
+    def _uncounted(self) -> list[torch.Tensor]:
+        """The tensors that it writes without raising their versions."""
+        if counts_no_writes(self.target):
+            return _tensors_in(written_arguments(self.target, *self.fakes))
+        return _statistics(self.name, self.fakes)
+
     def note_writes(self, node: fx.Node) -> None:
-        statistics = _statistics(self.name, self.fakes)
-        if not self.may_write() and not statistics:
+        uncounted = self._uncounted()
+        if not self.may_write() and not uncounted:
             return
         now = zip(self.tensors, self.versions, strict=True)
         counted = [fake for fake, version in now if version is None or fake._version != version]
-        note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *statistics)))
+        note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *uncounted)))
         if self.tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
         if self.caught and any(fake.device.type == "cpu" for fake in counted):

@@ -48,11 +48,6 @@ _NOT_OPERATIONS = frozenset(
         "frombuffer",
         "from_file",
         "_assert_async",
-        # torch's functionalisation refuses their lists of tensors
-        "_fused_adam_",
-        "_fused_adamw_",
-        "_fused_sgd_",
-        "_fused_adagrad_",
         # torch's rewrite of it for autograd counts targets behind the first -1
         "multilabel_margin_loss",
         "_C",
