@@ -44,7 +44,8 @@ def _overload(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> to
     if name not in FUSED_STEPS or target not in (getattr(torch, name, None), getattr(torch.ops.aten, name)):
         return None
     packet = getattr(torch.ops.aten, name)
-    return packet.tensor_lr if isinstance(kwargs.get("lr"), torch.Tensor) else packet.default  # type: ignore[no-any-return]
+    kind = "tensor_lr" if isinstance(kwargs.get("lr"), torch.Tensor) else "default"
+    return getattr(packet, kind) if kind in packet.overloads() else None  # a release may lack one
 
 
 def _define(step: torch._ops.OpOverload) -> torch._ops.OpOverload:

@@ -281,7 +281,7 @@ MAX_FOLDER_LINES = {
     "csrc/guards": 3714,
     "csrc/plan": 5987,
     "csrc/python": 1478,
-    "dynajit": 4964,
+    "dynajit": 4965,
     "dynajit/aot": 9375,
     "dynajit/backends": 1778,
     "dynajit/bytecode": 4165,
@@ -305,7 +305,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/objects": 3621,
     "dynajit/values/polyfills": 992,
     "dynajit/values/scalars": 1459,
-    "dynajit/values/tensors": 7991,
+    "dynajit/values/tensors": 7992,
     "dynajit/verify": 323,
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynajit import torch_compat
-from dynajit.op_facts import FUSED_STEPS, facts
+from dynajit.op_facts import FUSED_STEPS, facts, overloads_of
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -66,7 +66,8 @@ def _with_rate_in_tensor(tx: Tracer, target: Any, args: Sequence[Value], kwargs:
     """A step of `fused=True` whose learning rate varies, with a tensor for it: kernels on CPUs take the number out of
     it, those on GPUs round it."""
     rate = kwargs.get("lr")
-    if rate is None or not rate.symbolic or target != getattr(torch, target.__name__, None):
+    known = [each._overloadname for each in overloads_of(target)]  # a release may lack one
+    if rate is None or not rate.symbolic or len(known) < 2 or "tensor_lr" not in known:
         return None
     if any(each.fake.device.type != "cpu" for each in tx.unpack(args[0])):  # type: ignore[attr-defined]
         return None
