@@ -132,7 +132,10 @@ def _scaled(saved: SavedTensors, node: Node) -> Node | None:
         return None
     x = node.all_input_nodes[0]
     read = _lives(saved, x) if node.args[0] is x and x.meta["val"].dtype is node.meta["val"].dtype else None
-    return None if read is None else saved.in_backward(node.target, read(), *node.args[1:], **node.kwargs)
+    if read is None:
+        return None
+    given = read()  # once or, of a square, twice
+    return saved.in_backward(node.target, *(given if arg is x else arg for arg in node.args), **node.kwargs)
 
 
 _MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax, _scaled)

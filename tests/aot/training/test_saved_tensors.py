@@ -94,6 +94,16 @@ def test_a_part_of_a_projection_times_a_number_is_not_kept_beside_the_projection
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_square_that_a_call_reads_is_not_kept_beside_what_it_is_made_of(backend, kept):
+    def fn(x, w):
+        y = F.conv2d(x, w)
+        return F.conv2d(y * y, w) + F.conv2d(y, w)
+
+    assert_equal(fn, backend, torch.randn(2, 1, 12, 12), torch.randn(1, 1, 3, 3))
+    assert kept == [2 * 10 * 10 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_max_pooling_keeps_narrow_places_and_no_input(backend, kept):
     def fn(x, w):
         return F.max_pool2d(F.relu(F.conv2d(x, w)), 2)
