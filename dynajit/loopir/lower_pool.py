@@ -18,13 +18,15 @@ from dynajit.loopir import lower_pool_gpu, lower_scatter
 from dynajit.loopir.build import added, apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import fetched
-from dynajit.loopir.index import Index, constant, floordiv
+from dynajit.loopir.index import Index, constant, floordiv, unravel
 from dynajit.loopir.lower_pieces import below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.windows import MAX_PLACES, Axes, Windows
 
 aten = torch.ops.aten
+# Neighbours in a window that lies apart from the others, from which reading it in place pays.
+SHORTEST_RUN = 4
 
 
 def _inside(index: Index, size: int) -> Scalar:
@@ -106,6 +108,36 @@ def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scala
         for test, bound in ((from_, 0), (below, size))
     ]
     return guard(inside, convert(build.element(x, place), dtype), number(0, dtype))
+
+
+@lowering(aten.im2col.default)
+def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
+    """The elements of each window, side by side: what reads them reads the image, where neighbouring windows have
+    neighbouring elements, or none in common."""
+    windows = Windows(x, kernel, stride, padding, dilation)
+    if len(x.shape) != 4 or build.program.device.type != "cpu" or not check_dtype(x.dtype).is_floating_point:
+        raise NotLowered
+    apart = windows.stride == windows.kernel and windows.padding == (0, 0) and windows.kernel[1] >= SHORTEST_RUN
+    if windows.stride != (1, 1) and not apart:
+        raise NotLowered
+    reach = [step * (size - 1) + 1 for step, size in zip(windows.dilation, windows.kernel, strict=True)]
+    counts = [
+        (size + 2 * pad - span) // step + 1
+        for size, pad, span, step in zip(windows.size, windows.padding, reach, windows.stride, strict=True)
+    ]
+
+    def body(axes: Axes) -> Scalar:
+        channel, *steps = unravel(axes[1], (x.shape[1], *windows.kernel))
+        starts = unravel(axes[2], counts)
+        place = [
+            start * stride + step * spread + -pad
+            for start, stride, step, spread, pad in zip(
+                starts, windows.stride, steps, windows.dilation, windows.padding, strict=True
+            )
+        ]
+        return _or_zero(build, x, (axes[0], channel, *place), x.dtype)
+
+    return build.result(body, moved=True)
 
 
 @lowering(aten.avg_pool2d.default)

@@ -17,10 +17,10 @@ import torch
 
 from dynajit.loopir.build import apply, convert, number, select
 from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
-from dynajit.loopir.index import Index, contiguous_strides
+from dynajit.loopir.index import Index, constant, contiguous_strides
 from dynajit.loopir.lower_index import indexed, place
 from dynajit.loopir.lower_segments import segment_sums
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
 from dynajit.loopir.ops import LOW_PRECISION
 from dynajit.loopir.registry import NotLowered, lowering
 
@@ -92,7 +92,33 @@ def _along(
     def body(axes: Axes) -> Scalar:
         return build.element(source, axes) if isinstance(source, Value) else number(source, dtype)
 
+    if not whole and kind in ("set", "sum") and _one_of_each_row(x, shape, dim, index):
+        return _chosen(build, kind, x, dim, index, body)
     return _changed(build, kind, x, domain, at, body)
+
+
+def _one_of_each_row(x: Value | None, shape: Sequence[int], dim: int, index: Value) -> bool:
+    """Whether one element of each row along `dim` is written, over a number that is the same everywhere."""
+    filled = x is None or (isinstance(x.root, Pointwise) and isinstance(x.root.body, Const))
+    return filled and tuple(index.shape) == (*shape[:dim], 1, *shape[dim + 1 :])
+
+
+def _chosen(build: Builder, kind: str, x: Value | None, dim: int, index: Value, body: Body) -> Value:
+    """The result as a choice by element, which what reads it computes for itself: nothing has to be filled first."""
+    dtype = build.out.dtype
+    size = build.out.shape[dim]
+    # narrow numbers: as many of them go into a vector as of floats
+    narrow = torch.int32 if type(size) is int and size < 1 << 31 else torch.int64
+
+    def chosen(axes: Axes) -> Scalar:
+        row = (*axes[:dim], constant(0), *axes[dim + 1 :])
+        at = convert(place(build, index, row, size, "inside"), narrow)
+        old = number(0, dtype) if x is None else convert(build.element(x, axes), dtype)
+        new = convert(body(row), dtype)
+        written = new if kind == "set" else apply("add", old, new)
+        return select(apply("eq", at, convert(position(axes[dim]), narrow)), written, old)
+
+    return build.result(chosen)
 
 
 @lowering(aten.scatter_add.default)

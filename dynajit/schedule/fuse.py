@@ -49,6 +49,8 @@ from dynajit.schedule.target import CPU, KernelTarget
 CHEAP = 3
 # What is computed at fewer places than it is read at should not cost more than this.
 CHEAP_BROADCAST = 3
+# What has branches in it, and more elements than this for each that it is made of, is a kernel where several read it.
+ENLARGED = 2
 MAX_MEMBERS = 512
 # How many of the last units a tensor may join that it does not read from.
 BESIDE = 4
@@ -182,6 +184,7 @@ class _Fusion:
         self.readers: dict[Tensor, list[Tensor]] = {}
         self.forced: set[Tensor] = set()
         self.inlined: set[Tensor] = set()
+        self.apart: set[Tensor] = set()  # computed in a kernel of its own
         self.cost: dict[Tensor, int] = {}
         self.length: dict[Tensor, int] = {}  # of their text, as `split` counts
         self.reads: dict[Tensor, tuple[Reading, ...]] = {}
@@ -280,6 +283,9 @@ class _Fusion:
                     reads[node.tensor, node.position] = None
         self.cost[item], self.length[item] = cost, cost + length
         self.reads[item] = tuple(reads)
+        if self.target.keeps_rows and self._branches_often(item):
+            self.apart.add(item)
+            self.forced.add(item)
         if (
             isinstance(item, (Reduction, Scan, Scatter))
             or item in self.forced
@@ -316,6 +322,15 @@ class _Fusion:
             return False
         reader = readers[0]
         return cost <= CHEAP_BROADCAST or _product(domain_of(reader)) <= item.numel
+
+    def _branches_often(self, item: Tensor) -> bool:
+        """Whether branches say for each of many places which of few elements is read, and that for several readers."""
+        sources = {tensor for tensor, _ in self.reads[item]}
+        if len(self.readers.get(item, [])) < 2 or is_symbolic((item.numel, *(tensor.numel for tensor in sources))):
+            return False
+        if item.numel <= ENLARGED * sum(tensor.numel for tensor in sources):
+            return False
+        return any(isinstance(node, Op) and node.name == "guard" for node in _scalars_of(item))
 
     # ---- grouping
 
@@ -413,6 +428,8 @@ class _Fusion:
     def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
         """The group's domain with `item` in it and who is a row; None if it doesn't fit."""
         if len(group.members) >= MAX_MEMBERS or isinstance(item, ALONE) or isinstance(group.members[0], ALONE):
+            return None
+        if item in self.apart or group.members[0] in self.apart:
             return None
         shape, outer, as_row = group.shape, group.outer, ""
         if isinstance(item, Reduction):

@@ -5,7 +5,7 @@ Out: `Kernel`: axes, and sections. A section is a list of row values (one for ea
      loop over the inner axes that accumulates reductions and stores elements. Expressions are scalar expressions of
      the loop IR in which reads have become `Load` (memory at an address), `Local` (a row value) or `Scratch` (kept
      from an earlier loop over the same row). A kernel without reductions is one section.
-A new loop order or tiling: `choose_mode` and `_loop_order`.
+A new loop order or tiling: `_columns` and `_loop_order`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ KEEP_COST = 8
 KEEP_ELEMENTS = 8192
 # Pointwise kernels of fewer points are not tiled.
 TILED_POINTS = 4096
+# Elements of a loop that fill a vector, or several. Short rows of no more than so many go by columns instead, if these
+# lie no further apart in memory than this.
+VECTOR, SHORT_ROW, NEAR = 16, 32, 64
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
 # Where memory that is handed on in part begins: at multiples of so many bytes. Of less than this none is.
@@ -605,7 +608,10 @@ class _Draft:
             return tuple(outer[:-1]), tuple(outer[-1:]), "row"
         if not self.target.keeps_rows:
             self._by_steps(inner)
-        return tuple(outer), tuple(inner), self._mode(outer, inner)
+        columns = self._columns(outer, inner)
+        if columns is None:
+            return tuple(outer), tuple(inner), "row"
+        return (*(a for a in outer if a is not columns), columns), tuple(inner), "column"
 
     def _by_steps(self, inner: list[Axis]) -> None:
         """Put the axes of rows in the order in which most of what is read lies in memory, neighbours last."""
@@ -616,15 +622,30 @@ class _Draft:
         if steps and None not in steps.values():
             inner.sort(key=lambda a: -hint_of(steps[a] or 0))
 
-    def _mode(self, outer: list[Axis], inner: list[Axis]) -> str:
-        """Column mode if what is read lies along the last outer axis."""
-        if not outer or not inner or self.group.bounds or hint_of(outer[-1].size) < 8:
-            return "row"
-        along_row = along_column = 0
-        for tensor, address in self._full_reads():
-            along_row += hint_of(tensor.numel) * (stride_of(address, inner[-1]) == 1)
-            along_column += hint_of(tensor.numel) * (stride_of(address, outer[-1]) == 1)
-        return "column" if along_column > along_row else "row"
+    def _columns(self, outer: list[Axis], inner: list[Axis]) -> Axis | None:
+        """The outer axis that loops run along in column mode: where rows are short, one that fills vectors better than
+        they do; else one along which more of what is read lies than along rows."""
+        if not outer or not inner or self.group.bounds:
+            return None
+        reads, row = self._full_reads(), inner[-1]
+        among = [a for a in (outer if self.target.keeps_rows else outer[-1:]) if hint_of(a.size) >= 8]
+
+        def lies_along(a: Axis) -> int:
+            return sum(hint_of(tensor.numel) for tensor, address in reads if stride_of(address, a) == 1)
+
+        def fills(a: Axis) -> int:
+            return min(hint_of(a.size), VECTOR)
+
+        def is_near(a: Axis) -> bool:
+            steps = [stride_of(address, a) for _, address in reads]
+            return all(step is not None and hint_of(step) <= NEAR for step in steps)
+
+        if self.target.keeps_rows and hint_of(points_of(tuple(inner))) <= SHORT_ROW:
+            near = [a for a in reversed(among) if fills(a) > fills(row) and is_near(a)]
+            if near:
+                return max(near, key=lambda a: (fills(a), lies_along(a)))
+        found = max(reversed(among), key=lies_along, default=None)
+        return found if found is not None and lies_along(found) > lies_along(row) else None
 
     def _full_reads(self) -> list[tuple[Tensor, Index]]:
         """What reductions and full members read from memory, and where."""

@@ -29,6 +29,12 @@ CASES: dict[str, Callable[..., torch.Tensor]] = {
     "scatter": lambda x, i: torch.ones(50, 10).scatter(1, i[:16].expand(20, 16), x),
     "scatter a number": lambda x, i: torch.ones(50, 10).scatter(1, i[:16].expand(20, 16), 3.5),
     "bfloat16": lambda x, i: torch.ones(50, 16).bfloat16().index_copy(0, torch.arange(10) * 3, x[:10].bfloat16()),
+    "one of each row": lambda x, i: torch.zeros(50, 10).scatter(1, i[:, None], x[:, :1].sin()).exp(),
+    "one of each column": lambda x, i: torch.full((10, 16), 2.0).scatter(0, i[None, :16], 3.5),
+    "added to one of each row": lambda x, i: torch.full((50, 10), 2.0).scatter_add(-1, i[:, None], x).bfloat16(),
+    "a flag of each row": lambda x, i: torch.zeros(50, 10, dtype=torch.bool).scatter(1, i[:, None], True),
+    "sum of one of each row": lambda x, i: torch.zeros(50, 10).scatter(1, i[:, None], x[:, :1]).sum(1),
+    "one of some rows": lambda x, i: torch.zeros(50, 10).scatter(1, i[:7, None], x[:7, :1]),
     "sum": lambda x, i: torch.ones(50, 10).scatter_reduce(1, i[:16].expand(50, 16), x, "sum"),
     "prod": lambda x, i: torch.ones(50, 10).scatter_reduce(1, i[:16].expand(50, 16), x, "prod"),
     "amax": lambda x, i: torch.ones(50, 10).scatter_reduce(1, i[:16].expand(50, 16), x, "amax"),
@@ -121,6 +127,31 @@ def test_an_index_outside_raises_as_in_eager() -> None:
         compiled(X, bad)
     assert str(found.value) == str(expected.value)
     torch.testing.assert_close(compiled(X, PLACES), f(X, PLACES))
+
+
+@pytest.mark.parametrize("use", ["whole", "sum"])
+def test_one_of_each_row_outside_raises_as_in_eager(use: str) -> None:
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        chosen = torch.zeros(50, 10).scatter(1, i[:, None], x[:, :1])
+        return chosen * 2 if use == "whole" else chosen.sum(1)
+
+    compiled = dynajit.compile(f)
+    torch.testing.assert_close(compiled(X, PLACES), f(X, PLACES))
+    for bad in (10, -1):
+        places = PLACES.clone()
+        places[7] = bad
+        with pytest.raises(RuntimeError) as expected:
+            f(X, places)
+        with pytest.raises(RuntimeError) as found:
+            compiled(X, places)
+        assert str(found.value) == str(expected.value)
+
+
+def test_gradients_of_greatest_elements_fill_nothing() -> None:
+    x = torch.randn(4, 6, 9)
+    g, i = torch.randn(4, 6, 1), x.argmax(-1, keepdim=True)
+    _both(lambda x, g, i: torch.zeros_like(x).scatter(-1, i, g) * x.sin(), x, g, i)
+    check(lambda x, g, i: torch.zeros_like(x).scatter(-1, i, g) * x.sin(), x, g, i, kernels=1, externs=0)
 
 
 def test_an_index_outside_leaves_inputs_as_they_were() -> None:

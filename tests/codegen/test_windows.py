@@ -216,3 +216,34 @@ def test_gradient_of_enlarging_in_one_and_three_dimensions() -> None:
     check(
         lambda g: aten.upsample_nearest3d_backward(g, [4, 6, 2], [2, 3, 2, 2, 2]), torch.randn(2, 3, 4, 6, 2), kernels=1
     )
+
+
+WINDOWS = [(3, 1, 1, 1), (2, 1, 0, 1), (3, 2, 0, 1), (4, 1, 0, 4), (5, 1, 2, 1), ((3, 4), 1, (1, 2), 1), (3, 1, 1, 2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_elements_of_windows_side_by_side(window: tuple[Any, ...], dtype: torch.dtype) -> None:
+    kernel, dilation, padding, stride = window
+    x = torch.randn(2, 3, 9, 12).to(dtype)
+    for given in (x, x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
+        for function in (
+            lambda x: F.unfold(x, kernel, dilation, padding, stride),
+            lambda x: F.unfold(x, kernel, dilation, padding, stride).double().softmax(1),
+            lambda x: F.unfold(x, kernel, dilation, padding, stride).unflatten(1, (3, -1)).amax(2),
+        ):
+            check(function, given, **CLOSE)
+    interpreted(lambda x: F.unfold(x, kernel, dilation, padding, stride), x)
+
+
+def test_windows_that_are_summed_are_read_where_they_are() -> None:
+    x, w = torch.randn(2, 8, 9, 12), torch.randn(2, 1, 9, 9, 12)
+    check(lambda x, w: (F.unfold(x, 3, padding=1).view(2, 8, 9, 9, 12) * w).sum(2), x, w, kernels=1, externs=0, **CLOSE)
+
+
+def test_windows_of_integers_are_refused_as_in_eager() -> None:
+    with pytest.raises(RuntimeError) as expected:
+        F.unfold(torch.ones(1, 1, 4, 4, dtype=torch.long), 2)
+    with pytest.raises(RuntimeError) as found:
+        dynajit.compile(lambda x: F.unfold(x, 2) * 2)(torch.ones(1, 1, 4, 4, dtype=torch.long))
+    assert str(found.value) == str(expected.value)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 
 from dynajit.codegen.c.bits import with_bits
-from dynajit.codegen.c.expressions import NOWHERE, ROW
+from dynajit.codegen.c.expressions import HERE, NOWHERE, ROW
 from dynajit.codegen.c.halves import Found, Span, always_read
 from dynajit.codegen.c.lanes import BlockLoop, Lanes
 from dynajit.codegen.c.segments import cuts, outer_cuts
 from dynajit.codegen.c.tails import VECTOR, filled
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Reduction, Scalar, Scan, Scatter, Tensor, position, scalars_in
+from dynajit.loopir.nodes import Op, Reduction, Scalar, Scan, Scatter, Tensor, position, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import UNBOUNDED, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
@@ -368,6 +368,8 @@ class _Printer(Lanes):
         kept of each; but every thread gets a block."""
         kernel = self.kernel
         kept = sum(len(section.rows) + len(section.reductions) for section in kernel.sections)
+        if kernel.inner:
+            kept += ACROSS // 2 * max(len(self._along_rows(section)) for section in kernel.sections)
         rows, columns = hint_of(points_of(kernel.outer[:-1])), hint_of(kernel.outer[-1].size)
         for block in COLUMN_BLOCKS:
             if 8 * kept * block <= COLUMN_BYTES and rows * -(-columns // block) >= torch.get_num_threads():
@@ -435,17 +437,74 @@ class _Printer(Lanes):
             self.put(f"{self._carried(reduction)} {name}[{self.block}];")
             self.put(f"for (int64_t l = 0; l < {self.block}; ++l) {name}[l] = {self.start(reduction)};")
         *others, last = self.kernel.inner
+        columns = self.kernel.outer[-1]
         self._open_nest(others)
+        halves = self.find(section, columns)
+        before = {} if halves else self._before_rows(section, last)
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
+        if tiles := self._along_rows(section):
+            self.open(f"for (int64_t y = {low}; y < {high}; y += {ACROSS})")
+            self.put(f"const int64_t y_end = y + {ACROSS} < {high} ? y + {ACROSS} : {high};")
+            for load in tiles:
+                self._turn(load, last, columns, ("base", "n", "l"), self.block)
+            low, high = "y", "y_end"
+
+        def body() -> None:
+            self.blocks[-1].names.update(before)
+            self._innermost(section)
+
         self.open(f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last])
-        self._lanes_loop(self.find(section, self.kernel.outer[-1]), lambda: self._innermost(section), section)
+        self._lanes_loop(halves, body, section)
         self.close()
+        self.turned = {}
+        if tiles:
+            self.close()
         for reduction, total in totals.items():
             self.put(f"for (int64_t l = 0; l < n; ++l) {total}[l] += {self.locals[reduction]}[l];")
             self.locals[reduction] = total
         for _ in (*others, *(("blocks",) if totals else ())):
             self.close()
+
+    def _along_rows(self, section: Section) -> list[Load]:
+        """What neighbours in memory along the rows, at every point: it is read in tiles."""
+        last, columns = self.kernel.inner[-1], self.kernel.outer[-1]
+        if hint_of(last.size) < 5:
+            return []
+        return [
+            load
+            for load in always_read(section.values())
+            if stride_of(load.address, last) == 1
+            and stride_of(load.address, columns) not in (None, 0, 1)
+            and load.dtype.itemsize in (2, 4, 8)
+            and load.tensor not in self.stored_over.values()
+        ]
+
+    def _before_rows(self, section: Section, last: Axis) -> dict[Scalar, str]:
+        """What is made of elements that lie apart for neighbouring columns, and is the same for each `last`: computed
+        once, and where it is kept."""
+        columns = self.kernel.outer[-1]
+        apart = {load for load in always_read(section.values()) if stride_of(load.address, columns) not in (None, 0, 1)}
+        made: dict[Scalar, str] = {}
+        todo, seen = section.values(), set[Scalar]()
+        while todo:
+            node = todo.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            needs = self.needs_of(node)
+            if columns in needs and last not in needs and HERE not in needs and not apart.isdisjoint(scalars_in(node)):
+                made[node] = f"{self.fresh('h')}[l]"
+            elif isinstance(node, Op):
+                todo += node.arguments[:1] if node.name == "guard" else node.arguments
+        for node, name in made.items():
+            self.put(f"{VALUE_TYPES[node.dtype]} {name.replace('[l]', f'[{self.block}]')};")
+        if made:
+            self._open_lanes(list(made), [])
+            for node, name in made.items():
+                self.put(f"{name} = {self.expression(node)};")
+            self.close()
+        return made
 
     def _open_column_parts(self, section: Section, last: Axis) -> dict[Reduction, str]:
         """Long sums are of float32 in blocks of rows, which costs half of sums in double; the names of those."""
@@ -593,7 +652,7 @@ class _Printer(Lanes):
         self.open(f"for (int64_t x = 0; x < {along.size}; x += {ALONG})")
         self._bounds("x", "", ALONG, along)
         for load in turned:
-            self._turn(load, across, along)
+            self._turn(load, across, along, ("x", "x_end - x", f"{along.name} - x"), ALONG)
         for each in inside:
             self.open(f"for (int64_t {each.name} = 0; {each.name} < {each.size}; ++{each.name})", has=[each])
         self.open(f"for (int64_t {across.name} = y; {across.name} < y_end; ++{across.name})", has=[across])
@@ -614,18 +673,20 @@ class _Printer(Lanes):
             and load.dtype.itemsize in (2, 4, 8)
         ]
 
-    def _turn(self, load: Load, across: Axis, along: Axis) -> None:
-        """Bring a tile of what is read into the order in which it is needed."""
+    def _turn(self, load: Load, across: Axis, along: Axis, tile: tuple[str, str, str], width: int) -> None:
+        """Bring a tile of what is read into the order in which it is needed, from `y` on `across`; `tile`: where it
+        begins on the other axis, how many there are of it, and which of them is at hand."""
+        first, count, place = tile
         bits = 8 * load.dtype.itemsize
         self.helpers[f"turn_{bits}"] = None
         name = self.turned[load] = self.fresh("q")
-        corner: dict[Atom, Index] = {across: axis("y", UNBOUNDED), along: axis("x", UNBOUNDED)}
+        corner: dict[Atom, Index] = {across: axis("y", UNBOUNDED), along: axis(first, UNBOUNDED)}
         start = index_text(substitute(load.address, corner))
         step = stride_of(load.address, along)
         source = f"(const uint{bits}_t *)({self.arguments[load.tensor]} + {start})"
-        self.put(f"{MEMORY_TYPES[load.dtype]} {name}[{ACROSS * ALONG}];")
-        self.put(f"turn_{bits}({source}, {step}, x_end - x, y_end - y, (uint{bits}_t *){name}, {ALONG});")
-        self.turned_place = f"({across.name} - y) * {ALONG} + {along.name} - x"
+        self.put(f"{MEMORY_TYPES[load.dtype]} {name}[{ACROSS * width}];")
+        self.put(f"turn_{bits}({source}, {step}, {count}, y_end - y, (uint{bits}_t *){name}, {width});")
+        self.turned_place = f"({across.name} - y) * {width} + {place}"
 
     def _bounds(self, name: str, start: str, block: int, axis: Axis) -> None:
         if start:

@@ -1,0 +1,83 @@
+"""Rows, and columns side by side, of tensors that lie in memory in any order: read in tiles, or once for many rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from helpers import check, plan_of
+
+Three = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+FUNCTIONS: dict[str, Three] = {
+    "sums": lambda x, y, z: ((x * y).sum(-1), (x + z).sum(-1)),
+    "extremes": lambda x, y, z: ((x * y).amax(1), *x.max(1)),
+    "norm": lambda x, y, z: (x - x.mean((0, 2, 3), keepdim=True)) * y.var((0, 2, 3), keepdim=True).rsqrt() + z,
+    "softmax": lambda x, y, z: (x + y).softmax(1) * z,
+    "of one": lambda x, y, z: (
+        torch.zeros(x.shape, dtype=y.dtype).scatter(3, (z.abs() * 8).long() % x.shape[3], y[..., :1]).sum(2) + 1
+    ),
+    "chosen": lambda x, y, z: torch.where(z > 0, x, y.sin()).sum((0, 2)),
+}
+SHAPES = [(3, 16, 9, 12), (2, 70, 40, 8), (1, 8, 300, 33)]
+
+
+def in_some_order(shape: tuple[int, ...], draw: random.Random) -> torch.Tensor:
+    """Numbers whose sums are exact, in memory in an order drawn."""
+    dims = list(range(len(shape)))
+    draw.shuffle(dims)
+    x = torch.randint(-8, 9, [shape[dim] for dim in dims]) / 8
+    return x.permute([dims.index(dim) for dim in range(len(dims))])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_in_memory(name: str, seed: int) -> None:
+    draw = random.Random(f"{name} {seed}")
+    torch.manual_seed(seed)
+    shape = SHAPES[seed % len(SHAPES)]
+    dtype = [torch.float32, torch.float32, torch.float64, torch.float32, torch.float16, torch.bfloat16][seed]
+    x, y = (in_some_order(shape, draw).to(dtype) for _ in "xy")
+    close = 2e-2 if dtype.itemsize == 2 else 1e-5
+    check(FUNCTIONS[name], x, y, in_some_order((*shape[:3], 1), draw), rtol=close, atol=close)
+
+
+def test_what_lies_along_rows_is_read_in_tiles_beside_columns() -> None:
+    last = torch.randn(4, 64, 8, 9).to(memory_format=torch.channels_last)
+
+    def f(x: torch.Tensor, y: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return (x * y * g).sum((0, 2, 3))
+
+    assert "turn_32(" in plan_of(f, last, last.clone(), torch.randn(4, 64, 8, 9)).source
+    check(f, last, last.clone(), torch.randn(4, 64, 8, 9), rtol=1e-4, atol=1e-4)
+
+
+def test_columns_are_those_that_lie_side_by_side() -> None:
+    x = torch.randn(4, 32, 16, 9).permute(0, 3, 1, 2)  # (4, 9, 32, 16): neighbours along the last dimension
+    plan = check(lambda x: x.transpose(2, 3).amax(1), x)
+    assert "l < 16" in plan.source, plan.source
+
+
+ROWS: dict[str, Callable[[torch.Tensor], object]] = {
+    "greatest": lambda x: x.max(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log of sums": lambda x: (x - x.amax(-1, True)).exp().sum(-1).log(),
+    "norm": lambda x: torch.nn.functional.normalize(x, dim=-1),
+    "spread": lambda x: torch.var_mean(x, -1),
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    "any": lambda x: ((x > 2).any(-1), x.argmin(-1, keepdim=True)),
+}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 11, 15])
+@pytest.mark.parametrize("name", ROWS)
+def test_short_rows_side_by_side(name: str, length: int) -> None:
+    x = torch.randn(300, length)
+    x[7, 0], x[290, -1] = float("nan"), float("inf")
+    for given in (x, x.double(), x.bfloat16().float()[:20].view(4, 5, length), x.t().contiguous().t()):
+        check(ROWS[name], given, rtol=1e-5, atol=1e-5)
+
+
+def test_short_rows_fill_vectors() -> None:
+    assert "l < n" in plan_of(lambda x: x.softmax(-1), torch.randn(5000, 4)).source
