@@ -28,11 +28,14 @@ CHANGED: Any = object()
 NO_SIZE = 1 << 31
 
 
-def has_symbol(number: complex) -> bool:
-    """Whether there can be a symbol for a number. A float that turns out to be zero has lost its sign."""
+def has_symbol(number: complex, computed: bool = False) -> bool:
+    """Whether there can be a symbol for a number. A float that turns out to be zero has lost its sign; what is computed
+    may be 0.0 at first, as `(step - start) / steps` is."""
     if type(number) is int:
         return abs(number) < NO_SIZE
-    return type(number) is float and math.isfinite(number) and number != 0
+    if type(number) is not float or not math.isfinite(number):
+        return False
+    return number != 0 or (computed and math.copysign(1.0, number) > 0)
 
 
 class Mark(NamedTuple):

@@ -329,6 +329,17 @@ class Shapes:
             sources = self._sources(tree)
             if sources:
                 yield Related(tree, sources, loc, "")
+                found = self._zero(tree)
+                if found is not None:
+                    yield Related(("gt", ("copysign", 1.0, found), 0.0), sources, loc, "0.0 is not -0.0")
+
+    def _zero(self, tree: Tree) -> Tree | None:
+        """What is computed as a float, if the relation is that it is 0.0: the program can tell two zeros apart."""
+        if not (isinstance(tree, tuple) and tree[0] == "eq" and 0 in tree[1:]):
+            return None
+        found = next(part for part in tree[1:] if part != 0)
+        hints = {name: self.symbols[name].hint for name in symbols.names_in(found)}
+        return found if type(symbols.value_of(found, hints)) is float else None
 
     def _sources(self, tree: Tree) -> dict[str, Source]:
         return {name: self.source_of(name) for name in symbols.names_in(tree)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynajit
 from dynajit.guards.guard import kinds
@@ -30,6 +31,9 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "beside zero": lambda x, y: (y + 0.0, 0 + y, y - 0.0, 0.0 - y, x - 0, sum([x, y])),
     "the larger": lambda x, y: max(x * 0.1, y),
     "a branch": lambda x, y: "more" if x + y - x > y else "not more",
+    "the larger of two zeros": lambda x, y: (max(y * x, -(y * x)), min(-(y * x), y * x), max(x * y, 0.0)),
+    "remainders": lambda x, y: (x // 0.1, x % 0.1, y % 2.5, y // -3.0, divmod(x, 0.7), 1.5 % x),
+    "a remainder's branch": lambda x, y: ("high" if y % 2.5 > 1.7 else "low", x % -2.5 < -1.7),
 }
 
 
@@ -48,6 +52,10 @@ def test_random_expressions(seed: int) -> None:
     def expression(depth: int) -> str:
         if depth == 0:
             return chance.choice(["x", "y", "x", repr(round(chance.uniform(-3, 3), 1)), "2"])
+        if chance.random() < 0.2:
+            return f"({expression(depth - 1)} {chance.choice(['//', '%'])} {chance.choice(['0.1', '-0.7', '2.5'])})"
+        if chance.random() < 0.2:
+            return f"{chance.choice(['max', 'min'])}({expression(depth - 1)}, {expression(depth - 1)})"
         return f"({expression(depth - 1)} {chance.choice('+-*')} {expression(chance.randrange(depth))})"
 
     for _ in range(12):
@@ -95,6 +103,50 @@ def test_they_stay_symbolic_and_in_the_graph() -> None:
         found, wanted = compiled(x, rate), program(x, rate)
         assert torch.equal(found[0], wanted[0]) and found[1] == wanted[1]
     assert counter.frame_count == 2
+
+
+# of a number that is computed, and that is 0.0 or -0.0 at some calls: what tells which, and what decides
+ASKED_OF_ZEROS: dict[str, Callable[[float, float], Any]] = {
+    "itself": lambda a, w: (a, -a, a * -1, 0 - a, a + 0, a / w, a * w, -a * w, abs(a), a // -3.0),
+    "its sign": lambda a, w: (math.copysign(1.0, a), math.copysign(1.0, -a), math.copysign(1.0, a * w + 0)),
+    "a text": lambda a, w: {"0.0": 1, "-0.0": 2}.get(f"{a}", 3),
+    "a tensor": lambda a, w: (1 / torch.full((2,), a), 1 / torch.tensor([a, a * w])),
+    "an operation": lambda a, w: 1 / F.threshold(torch.zeros(2), 1.0, a),
+    "an attribute of an operation": lambda a, w: 1 / F.leaky_relu(-torch.ones(2), a),
+    "a branch": lambda a, w: (1 / torch.full((2,), a * w), a / w) if a == 0 else a * 2,
+    "an angle": lambda a, w: math.atan2(a, -1.0) if not a else math.atan2(-a, -1.0),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_OF_ZEROS)
+def test_zeros_that_are_computed(name: str) -> None:
+    """The first number that a part of the program sees is one, of either sign."""
+    asked = ASKED_OF_ZEROS[name]
+
+    def program(x: torch.Tensor, i: int, w: float) -> Any:
+        a = (i - 5) * w
+        return (asked(a, w), x * a) if i >= 5 else x
+
+    calls = [(1, 0.5), (2, 0.25), (5, 0.5), (5, -0.5), (5, 0.25), (7, -0.5), (5, -0.25), (9, 0.5), (6, 0.25)]
+    for order in (calls, calls[::-1], calls[3:] + calls[:3]):
+        dynajit.reset()
+        compiled = dynajit.compile(program, backend="eager")
+        for i, w in order:
+            assert repr(compiled(torch.ones(2), i, w)) == repr(program(torch.ones(2), i, w)), (i, w)
+
+
+def test_a_computed_zero_is_one_of_many() -> None:
+    """A branch that begins with 0.0, as a schedule behind a warm-up does, is compiled once."""
+
+    def program(x: torch.Tensor, step: int) -> torch.Tensor:
+        rate = step / 8 if step < 8 else 0.5 * (1 + math.cos(math.pi * (step - 8) / 20))
+        return x * rate
+
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(program, backend=counter)
+    for step in range(1, 20):
+        assert torch.equal(compiled(torch.ones(3), step), program(torch.ones(3), step))
+    assert counter.frame_count == 3
 
 
 def test_zeros_beside_them_fix_none() -> None:

@@ -132,7 +132,7 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
         if tx.static_numbers or not tx.seen.number(source, obj):
             return UnreadConst(tx, obj, source)
-        if not has_symbol(obj):
+        if not has_symbol(obj, type(source) is CallSource):
             return UnreadConst(tx, obj, source, changes=type(obj) is not float, differs=True)
         if type(obj) is float:  # symbolic ones are real numbers, of which none is infinite or not a number
             tx.guard(source, "RELATION", ("eq", ("mul", "number", 0.0), 0.0), ("number",), (), "it is finite")

@@ -24,7 +24,12 @@ from dynajit.guards.source import ConstSource, SizeSource, Source, StrideSource,
 from dynajit.report import breaks
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, Unread, number_method
-from dynajit.values.scalars.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
+from dynajit.values.scalars.float_symbols import (
+    FLOAT_OPERATIONS,
+    beside_zero,
+    is_float_operation,
+    is_negative_zero,
+)
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
@@ -315,6 +320,8 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 
 
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+_FLOATS = frozenset({float, torch.SymFloat})
+_FLOAT_REMAINDERS = frozenset({operator.floordiv, operator.mod})
 _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 
 
@@ -345,13 +352,22 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     numbers = _numbers_for(fn, args)
     if numbers is None:
         return None
+    if fn in _FLOAT_REMAINDERS and not _FLOATS.isdisjoint(map(type, numbers)):
+        return None  # torch's are those of real numbers: it rounds `a / b` first, and has bounds for integers
     if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
         return None  # raises where the program divides
     of_floats = is_float_operation(fn, numbers)
-    simple = beside_zero(fn, *numbers) if of_floats else None
-    if simple is not None and (simple[1] or decide(tx.graph, bool, simple[0] != 0)):
-        return tx.from_real(simple[0])
+    simple = beside_zero(fn, numbers) if of_floats else None
+    if simple is not None:
+        return tx.from_real(simple)
     return _computed(tx, fn, FLOAT_OPERATIONS[fn] if of_floats else function, numbers)
+
+
+def _may_be_another_zero(result: Any, numbers: list[Any]) -> bool:
+    """Whether -0.0 is, or may be for other numbers, what torch has a 0.0 for: also 0 divided by what varies."""
+    if type(result) is not torch.SymFloat or result.node.hint != 0:
+        return False
+    return is_negative_zero(result.node.hint) or sum(map(symbols.is_symbolic, numbers)) > 1
 
 
 def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[Any]) -> Value | None:
@@ -368,6 +384,8 @@ def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[A
         tx.graph.shapes.note()
     if tx.graph.shapes.takes_for_granted():
         raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
+    if _may_be_another_zero(result, numbers):
+        return None
     of_floats = fn in _COMPARISONS and any(isinstance(number, torch.SymFloat) for number in numbers)
     if of_floats and not symbols.is_symbolic(symbols.plain(result)):
         return None  # decided by laws, such as that of `x == x`, that NaN and infinities do not keep
