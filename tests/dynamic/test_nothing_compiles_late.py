@@ -105,11 +105,15 @@ SCHEDULES: dict[str, tuple[Callable[[Any], Any], Sequence[int]]] = {
     "ConstantLR": (lambda o: lr_scheduler.ConstantLR(o, total_iters=6), (6, 7)),
     "LinearLR": (lambda o: lr_scheduler.LinearLR(o, total_iters=10), (11,)),
     "ExponentialLR": (lambda o: lr_scheduler.ExponentialLR(o, 0.9), ()),
-    "CosineAnnealingLR": (lambda o: lr_scheduler.CosineAnnealingLR(o, 20), (20, 21)),
+    "CosineAnnealingLR": (lambda o: lr_scheduler.CosineAnnealingLR(o, 20), (21,)),
     "PolynomialLR": (lambda o: lr_scheduler.PolynomialLR(o, 20), (21,)),
     "CyclicLR": (lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 5), (6,)),
     "OneCycleLR": (lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=40), (12,)),
     "CosineAnnealingWarmRestarts": (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 8), (8,)),
+    "warm-up and cosine": (
+        lambda o: lr_scheduler.LambdaLR(o, lambda n: (n + 1) / 8 if n < 8 else 0.5 * (1 + math.cos((n - 8) / 9))),
+        (8,),
+    ),
     "SWALR": (lambda o: SWALR(o, 0.05, 10), (10, 11)),
 }
 
@@ -142,6 +146,38 @@ def rate_by_hand() -> Any:
         return trainer.step()
 
     return step, trainer.state
+
+
+@program(7)
+def errors_that_are_told() -> Any:
+    told: list[Any] = []
+
+    def step(i: int) -> Tensor:
+        try:
+            if i % 6 == 0:
+                raise ValueError(f"step {i} diverged")
+            return X * i
+        except ValueError as error:
+            told[:] = [str(error), repr(error), error.args]
+            return X
+
+    return step, lambda: told
+
+
+@program(6)
+def errors_that_are_raised() -> Any:
+    def checked(i: int) -> Tensor:
+        if i % 5 == 0:
+            raise RuntimeError(f"step {i}", i)
+        return X * i
+
+    def step(i: int) -> Any:
+        try:
+            return checked(i)
+        except RuntimeError as error:
+            return error.args
+
+    return step, list
 
 
 @program(4, 9, 16, 23)

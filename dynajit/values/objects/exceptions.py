@@ -20,6 +20,7 @@ from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.objects import ObjVal, maker
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
+from dynajit.values.scalars.unread import join_texts
 
 
 class ExceptionVal(ObjVal):
@@ -35,7 +36,7 @@ class ExceptionVal(ObjVal):
         self.origin: ExceptionVal | None = None  # of a part of an exception group: the group
 
     def describe(self) -> str:
-        text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
+        text = ", ".join(str(arg.hint) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
         return f"{self.cls.__name__}: {text}"
 
     def real(self) -> Any:
@@ -255,8 +256,8 @@ _PLAIN_TEXTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
 
 
 def has_plain_text(value: Value, method: object) -> bool:
-    """Whether it is an exception from outside whose text is made of its arguments: `method` is what its class has."""
-    return value.source is not None and issubclass(value.py_type(), BaseException) and method in _PLAIN_TEXTS
+    """Whether it is an exception whose text is made of its arguments: `method` is what its class has."""
+    return issubclass(value.py_type(), BaseException) and method in _PLAIN_TEXTS
 
 
 def plain_text(tx: Tracer, value: Value, method: object) -> Value:
@@ -273,5 +274,5 @@ def plain_text(tx: Tracer, value: Value, method: object) -> Value:
     text = tx.call(tx.from_real(of_text), [given[0] if single else args], {})
     if not named:
         return text
-    template = "{}({})" if single else "{}{}"
-    return tx.fold(template.format, [ConstVal(value.py_type().__name__), text])
+    name = value.py_type().__name__
+    return join_texts(tx, [ConstVal(f"{name}("), text, ConstVal(")")] if single else [ConstVal(name), text])
