@@ -25,6 +25,7 @@ from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, settle, wait_inside
+from dynajit.capture.idle import holds_tensors
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -133,7 +134,7 @@ def _capture(
         return None
     if not session.is_root(code) and (rules.saves_for_hooks() or rules.takes_packed_sequence(code, values)):
         return None
-    if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
+    if _is_idle(session, code, function) and not any(map(holds_tensors, values)):
         return None
     # Threads that call at once would all compile the same, and too much before it shows what varies. The others' calls
     # run eagerly rather than wait: what runs while a frame is captured may wait for them.
@@ -472,7 +473,7 @@ class FrameCapture:
 
     def _worth_breaking(self, tx: Interpreter) -> bool:
         """A frame that eager code called is cut at a break if something was compiled before, or if it has tensors."""
-        return self.is_root or tx.graph.op_count > 0 or any(map(_holds_tensors, self.values))
+        return self.is_root or tx.graph.op_count > 0 or any(map(holds_tensors, self.values))
 
     def _record_break(
         self,
@@ -545,7 +546,6 @@ class FrameCapture:
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         outputs = emission.outputs()
         settle(tx, outputs)
-        emission.make_calls(late=False)
         graph, module, called = tx.graph, None, None
         seen = outputs or graph.impure or graph.checks or self._differentiates_at_once(graph.inputs)
         if graph.op_count and (seen or graph.may_raise() or _mutates(tx)):
@@ -567,12 +567,12 @@ class FrameCapture:
                 alone = compiled.gives_only_result
                 compiled = _C.GraphCall(Undoing(compiled, kept, draws))
                 compiled.gives_only_result = alone
-            before = tx.exceptions.by_graph
-            restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
-            own, globals_ = self._own_backend(), self.function.__globals__
-            rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, graph.only_draws())
-            emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
+            again = self._rerun(tx, emission, module, pure, bool(mutated))
+            emission.make_calls(late=False, runs_again=again is not None)
+            emission.call_graph(compiled, inputs, outputs, again)
             called = compiled
+        else:
+            emission.make_calls(late=False)
         emission.make_calls(late=True)
         with timer("bytecode"):
             code = emission.finish()
@@ -601,6 +601,18 @@ class FrameCapture:
         handed, parts = emission.handed, self.session
         self.made = Made(self.function, code, guards, handed, tx.assumed, module, called, parts, hook, last)
         return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, last)
+
+    def _rerun(
+        self, tx: Interpreter, emission: Emission, module: fx.GraphModule, pure: bool, mutates: bool
+    ) -> Rerun | None:
+        """What is called if the graph raises; None where there is nothing to do then."""
+        graph, before = tx.graph, tx.exceptions.by_graph
+        restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
+        own, globals_ = self._own_backend(), self.function.__globals__
+        rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, graph.only_draws())
+        # a generator's state is long, and is not kept at each call for a graph that always runs through
+        sure = pure and not mutates and not graph.may_raise() and rerun.only_runs_again()
+        return rerun if rerun.needed() and not (sure and emission.changes_states()) else None
 
     def _graph_call(
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
@@ -719,23 +731,6 @@ def _places_to_break(tx: Interpreter, chain: list[SymFrame], raises: bool) -> It
 def _is_idle(session: Session, code: types.CodeType, function: types.FunctionType) -> bool:
     """Whether this is the rest of a function in which nothing was found to compile so far."""
     return not session.choices.fullgraph and "_continues" in function.__dict__ and session.idle.given_up(code)
-
-
-def _holds_tensors(value: Any, depth: int = 2) -> bool:
-    """Whether a parameter is a tensor or a module, or a small container or object that holds one; asked without running
-    code of the value's class."""
-    kind = type(value)
-    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
-        return True
-    if depth == 0 or issubclass(kind, (type, types.ModuleType, str)):
-        return False
-    if issubclass(kind, (list, tuple)):
-        return any(
-            _holds_tensors(item, depth - 1)
-            for item in (list if issubclass(kind, list) else tuple).__getitem__(value, slice(16))
-        )
-    found = value if kind is dict else _C.generic_getattr(value, "__dict__", None)
-    return type(found) is dict and any(_holds_tensors(item, depth - 1) for item in [*found.values()][:32])
 
 
 def _output_bytes(module: fx.GraphModule) -> int | None:

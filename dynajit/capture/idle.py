@@ -8,7 +8,11 @@ a part calls is captured all the same, and so is the part itself if it is given 
 from __future__ import annotations
 
 import types
+from typing import Any
 
+import torch
+
+from dynajit import _C
 from dynajit.interp.machine import IDLE_START
 
 # Captures of one function and its parts without a tensor, until it is given up.
@@ -47,3 +51,20 @@ class Idle:
 
     def clear(self) -> None:
         self._counts.clear()
+
+
+def holds_tensors(value: Any, depth: int = 2) -> bool:
+    """Whether a parameter is a tensor or a module, or a small container or object that holds one; asked without running
+    code of the value's class."""
+    kind = type(value)
+    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth == 0 or issubclass(kind, (type, types.ModuleType, str)):
+        return False
+    if issubclass(kind, (list, tuple)):
+        return any(
+            holds_tensors(item, depth - 1)
+            for item in (list if issubclass(kind, list) else tuple).__getitem__(value, slice(16))
+        )
+    found = value if kind is dict else _C.generic_getattr(value, "__dict__", None)
+    return type(found) is dict and any(holds_tensors(item, depth - 1) for item in [*found.values()][:32])

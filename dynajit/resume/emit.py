@@ -259,10 +259,15 @@ class Emission:
 
     # -- the code
 
-    def make_calls(self, late: bool) -> None:
-        """The calls that are made for real around that of the graph."""
+    def changes_states(self) -> bool:
+        """Whether calls before the graph change what would have to be put back to run the frame again."""
+        return any(not call.late and call.state is not None for call in self.tx.calls)
+
+    def make_calls(self, late: bool, runs_again: bool = False) -> None:
+        """The calls that are made for real around that of the graph. `runs_again`: what they change is kept, for the
+        case that the graph raises and the frame is run again."""
         calls = [call for call in self.tx.calls if call.late == late]
-        for call in calls:
+        for call in calls if runs_again else ():
             if call.state is not None and not any(call.state.same(known) for known, _ in self.saved):
                 self._save(call.state)
         for call in calls:

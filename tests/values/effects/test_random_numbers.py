@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +100,61 @@ def test_draws_once_more_where_the_graph_raises() -> None:
 
     later = [(X, torch.tensor([100])), (X, torch.tensor([2]))]
     assert_same(index, X, torch.tensor([1]), then=later, graphs=1, breaks=0)
+
+
+# programs that draw, and how often a call keeps the generator's state: for graphs alone that may raise
+KEEPING: dict[str, tuple[Callable[[Tensor], Any], int]] = {
+    "no graph": (lambda x: x if random.random() < 2 else None, 0),
+    "a graph": (lambda x: x * random.random() + random.random(), 0),
+    "a graph behind a break": (lambda x: (x + 1) * random.random() if random.random() < 2 else None, 0),
+    "may raise": (lambda x: x[torch.zeros(1, dtype=torch.int64)] * random.random(), 1),
+    "in no graph that may raise": (lambda x: x * (random.random() if random.random() < 2 else 1), 0),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_the_state_is_kept_where_the_graph_may_raise(name: str) -> None:
+    program, expected = KEEPING[name]
+    compiled = dynajit.compile(program)
+    compiled(X)
+    found: list[str] = []
+
+    def noted(frame: Any, event: str, called: Any) -> None:
+        found.extend(["getstate"] if event == "c_call" and called.__name__ == "getstate" else [])
+
+    sys.setprofile(noted)
+    try:
+        compiled(X)
+    finally:
+        sys.setprofile(None)
+    assert len(found) == expected
+
+
+RAISING: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "item": lambda x, i: x[i] * random.random(),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x[:, None]) + random.random(),
+    "gather": lambda x, i: x.gather(0, i) * random.random(),
+    "division": lambda x, i: (i // (i - i)) + random.random(),
+    "distribution": lambda x, i: torch.bernoulli(x * 9) + random.random(),
+    "classes": lambda x, i: torch.nn.functional.cross_entropy(x[None], i[:1]) * random.random(),
+    "factor": lambda x, i: torch.linalg.cholesky(-torch.eye(2) * i.sum()) * random.random(),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_draws_are_as_often_where_operations_raise(name: str, backend: str) -> None:
+    program = RAISING[name]
+    compiled = dynajit.compile(program, backend=backend)
+    for index in (torch.tensor([1, 2]), torch.tensor([9, 2]), torch.tensor([9, 3])):
+        outcomes = []
+        for function in (program, compiled):
+            random.seed(3)
+            torch.manual_seed(3)
+            with contextlib.suppress(Exception):
+                function(X, index)
+            outcomes.append(random.getstate())
+        assert outcomes[0] == outcomes[1]
 
 
 def test_wrong_bounds_raise() -> None:
