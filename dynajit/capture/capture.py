@@ -611,7 +611,7 @@ class FrameCapture:
         own, globals_ = self._own_backend(), self.function.__globals__
         rerun = Rerun(self.code, self.part, globals_, module, pure, own, restored, graph.only_draws())
         # a generator's state is long, and is not kept at each call for a graph that always runs through
-        sure = pure and not mutates and not graph.may_raise() and rerun.only_runs_again()
+        sure = rerun.pure and not mutates and not graph.may_raise() and rerun.only_runs_again()
         return rerun if rerun.needed() and not (sure and emission.changes_states()) else None
 
     def _graph_call(
