@@ -170,10 +170,12 @@ class Size:
                     moved[part] = moved.get(part, 0) + by
             least = moved.pop((), 0)
             for part, by in moved.items():
+                if by < 0 and any(symbol.high is None for symbol in part):
+                    least = -UNBOUNDED
+                    break
                 if by < 0:
-                    ranges = [UNBOUNDED if symbol.high is None else symbol.high - symbol.low for symbol in part]
-                    least = max(least + by * math.prod(ranges), -UNBOUNDED)
-            self._least = least
+                    least += by * math.prod(symbol.high - symbol.low for symbol in part if symbol.high is not None)
+            self._least = max(least, -UNBOUNDED)
         return self._least
 
     def __lt__(self, other: Any) -> bool:
@@ -453,7 +455,7 @@ class SizeTable:
             low, high = (int(bound) if bound.is_Integer else None for bound in (bounds.lower, bounds.upper))
             at_hand = _hint(expr, env) if hint is None else hint
             of_data = not expr.free_symbols <= torch_compat.symbol_hints(env).keys()
-            least = -UNBOUNDED if low is None and of_data else low or 0
+            least = -UNBOUNDED if low is None else low  # a number of the program's may be negative
             known = self.symbols[name] = SizeSymbol(name, least, int(at_hand), high, of_data)
         return known
 

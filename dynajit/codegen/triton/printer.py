@@ -25,7 +25,7 @@ from dynajit.loopir.index import Axis, Div, Index, Mod, constant
 from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar, Scan, Tensor, position
 from dynajit.loopir.ops import CHECKS, MOMENTS, REDUCTIONS
 from dynajit.loopir.philox import places
-from dynajit.loopir.size import Size, Undecided, divides, is_symbolic
+from dynajit.loopir.size import UNBOUNDED, Size, Undecided, divides, is_symbolic
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
 
 _INT32 = 1 << 31
@@ -659,7 +659,7 @@ class Printer:
         inside, divisor = self._index(atom.index, scope), sizes.text(atom.divisor)
         if atom.index.low >= 0:
             return f"(({inside}) {'//' if isinstance(atom, Div) else '%'} {divisor})"
-        if is_symbolic((atom.index.low, atom.divisor)):
+        if is_symbolic((atom.index.low, atom.divisor)) or atom.index.low <= -UNBOUNDED:
             raise Undecided(f"the sign of {atom.index}")
         # Division would round towards zero: moved up by a multiple of the divisor.
         steps = -(atom.index.low // atom.divisor)
