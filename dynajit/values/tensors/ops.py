@@ -55,6 +55,8 @@ _T = TypeVar("_T")
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
 # What takes one item, or several, of a tensor: their further arguments, of which the second says where.
 _CHOOSERS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length")}
+# What shares the memory of its argument, though its schema doesn't say so: in a functional graph it would be a copy.
+_HIDDEN_VIEWS = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
 
 
 def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -124,6 +126,8 @@ def _check(name: str, target: Any, args: Sequence[Value], kwargs: dict[str, Valu
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
+    if name in _HIDDEN_VIEWS:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} gives views, which torch takes for tensors of their own")
     if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
     if _sizes_what_it_writes(target, args):

@@ -123,3 +123,22 @@ def test_a_cache_by_version() -> None:
         torch.testing.assert_close(run(x, caches[0]), cached_by_version(x, caches[1]))
         if step % 2:
             x.mul_(2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda x: x.unsafe_chunk(2),
+        lambda x: torch.unsafe_split(x, 2),
+        lambda x: x.unsafe_split_with_sizes([1, 3]),
+    ],
+)
+def test_views_that_are_not_said_to_be_views(parts: Any, backend: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        parts(y)[1].add_(1)
+        return y * 3
+
+    x = torch.arange(4.0)
+    torch.testing.assert_close(dynajit.compile(function, backend=backend)(x), function(x))
