@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+import dynajit
 from dynajit.testing import assert_same
 
 BACKENDS = ["eager", "aot_eager", "codegen"]
@@ -110,3 +112,46 @@ def _write_narrowed(x: Tensor, at: Tensor) -> Any:
 def test_narrow_where_data_says(program: Callable[..., Any], backend: str) -> None:
     others = [(_rows(4), torch.tensor(at)) for at in (2, 0, -1, -2, 3, -4)]
     assert_same(program, _rows(4), torch.tensor(1), then=others, repeat=1, backend=backend, fullgraph=True, graphs=1)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *(lambda x: F.dropout(x, 0.5, False), lambda x: F.dropout(x, 0.0), lambda x: torch.dropout(x, 0.5, False)),
+        *(lambda x: torch.nn.Dropout(0.1).eval()(x), lambda x: F.alpha_dropout(x, 0.5, False)),
+        *(lambda x: F.dropout2d(x[None, None], 0.5, False), lambda x: F.feature_alpha_dropout(x, 0.5, False)),
+        *(lambda x: torch.broadcast_tensors(x, x[:1])[0], lambda x: x.tensor_split(2)[0], lambda x: x.chunk(2, 1)[1]),
+        *(lambda x: x.reshape(-1), lambda x: x.t().contiguous(), lambda x: x.contiguous(), lambda x: x.float()),
+        *(lambda x: x.flatten(), lambda x: x.unflatten(1, (1, -1)), lambda x: x.movedim(0, 1), lambda x: x.unbind()[1]),
+        *(lambda x: x.type_as(x), lambda x: x.positive(), lambda x: x.squeeze(), lambda x: torch.atleast_3d(x)),
+        *(lambda x: x.unsafe_chunk(2)[0], lambda x: x.hsplit(2)[1], lambda x: x.expand_as(x), lambda x: x.real),
+        *(lambda x: x.resolve_conj(), lambda x: x.nan_to_num(), lambda x: x.view_as(x), lambda x: torch.asarray(x)),
+        *(lambda x: F.pad(x, (0, 0)), lambda x: x.roll(0), lambda x: x.tile(1), lambda x: x.repeat(1, 1)),
+    ],
+)
+def test_what_may_be_the_argument_itself_where_sizes_vary(operation: Callable[[Tensor], Tensor]) -> None:
+    """torch's Python for operators made of others, which symbols need, may copy where its C++ doesn't."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        inner = x * 2
+        operation(inner).mul_(3)
+        operation(x).add_(1)
+        return inner, operation(inner)
+
+    compiled = dynajit.compile(function, backend="aot_eager")
+    for size in (4, 6, 8):
+        x, mine = (torch.arange(2.0 * size).reshape(2, size) for _ in range(2))
+        (inner, result), wanted = compiled(mine), function(x)
+        torch.testing.assert_close((inner, result, mine), (*wanted, x))
+        one, other = (pair[0].data_ptr() == pair[1].data_ptr() for pair in (wanted, (inner, result)))
+        assert one == other
+
+
+def test_a_dropout_whose_rate_varies_and_that_drops_nothing() -> None:
+    def function(x: Tensor, p: float, training: bool) -> Tensor:
+        return F.dropout(x, p, training).add_(1)
+
+    compiled = dynajit.compile(function, backend="aot_eager")
+    for p, training in ((0.5, False), (0.25, False), (0.75, False), (0.0, True), (0.1, False)):
+        x = torch.zeros(3)
+        assert compiled(x, p, training) is x and x.tolist() == [1.0] * 3

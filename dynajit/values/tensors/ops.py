@@ -55,6 +55,9 @@ _T = TypeVar("_T")
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
 # What takes one item, or several, of a tensor: their further arguments, of which the second says where.
 _CHOOSERS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length")}
+_DROPOUTS = frozenset(
+    (torch.nn.functional.dropout, torch.dropout, torch.ops.aten.dropout, torch.ops.aten.dropout.default)
+)
 # What shares the memory of its argument, though its schema doesn't say so: in a functional graph it would be a copy.
 _HIDDEN_VIEWS = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
 
@@ -174,7 +177,16 @@ class _Operation:
             # only where the operation itself runs under these filters is its warning treated as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         self.warns = bool(warned.texts)
-        return result
+        drops = self.tx.graph.shapes.active and self.target in _DROPOUTS and not self.may_write()
+        return self._given_back(result) if drops else result
+
+    def _given_back(self, result: Any) -> Any:
+        """The tensor itself for a dropout that drops nothing, as torch's C++ has it; its Python, which runs where there
+        are symbols, copies it."""
+        positional, named = self.fakes
+        given = {"p": 0.5, "train": True} | dict(zip(("input", "p", "train"), positional, strict=False)) | named
+        keeps = named.get("training", given["train"]) is False or bool(given["p"] == 0)
+        return given["input"] if keeps and type(result) is type(given["input"]) else result
 
     def _kept(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, with numbers that were others in each variant so far as those that no kernel may rely on."""
