@@ -339,3 +339,32 @@ def test_a_date_that_cannot_be_raises_as_in_eager() -> None:
 
     calls = [(X, datetime.date.max - datetime.timedelta(days=i)) for i in (5, 4, 3, 0, 2, 0)]
     checked(fn, fn, calls, calls)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(lambda x, n: x[None, n], lambda x, n: x[n, None], lambda x, n: x[None, :, n], lambda x, n: x[..., None, n]),
+        *(lambda x, n: x[1:, None, n], lambda x, n: x[None, 1, n], lambda x, n: x[None, n, None]),
+        *(lambda x, n: x[None, n, torch.tensor([0, 1])], lambda x, n: x[None, n:, n]),
+    ],
+)
+def test_strides_of_what_none_makes_before_a_number_that_varies(function: Any) -> None:
+    compiled = dynajit.compile(function, backend="eager")
+    for size, n in ((4, 1), (4, 2), (5, 3), (6, -1)):
+        x = torch.randn(size, size)
+        found, wanted = compiled(x, n), function(x, n)
+        assert torch.equal(found, wanted)
+        assert (found.stride(), found.storage_offset()) == (wanted.stride(), wanted.storage_offset())
+
+
+def test_written_where_none_is_before_a_number_that_varies() -> None:
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        x[None, n] = 5.0
+        x[:, None, n] = x[:, :1]
+        return x
+
+    compiled = dynajit.compile(function, backend="eager")
+    for size, n in ((4, 1), (4, 2), (5, 3), (6, -1)):
+        x = torch.randn(size, size)
+        torch.testing.assert_close(compiled(x.clone(), n), function(x, n))

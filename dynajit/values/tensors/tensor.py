@@ -97,6 +97,9 @@ BREAKING_METHODS: dict[str, BreakKind] = {
 }
 
 
+_EVERY: Value = ConstVal(slice(None))
+
+
 def _captured(tx: Tracer, name: str) -> bool:
     """Whether a method whose result depends on data is part of the graph."""
     if name in ("item", "tolist"):
@@ -228,12 +231,10 @@ class TensorVal(Value):
             return None
         if _places(_known(key), self.fake.dim()) is None:
             return None
-        every: Value = ConstVal(slice(None))
         whole: Any = self
-        parts = [every if is_none(part) else part for part in key]
+        parts = [_EVERY if is_none(part) else part for part in key]
         if any(map(is_none, key)):
-            wide = [part if is_none(part) or part.py_type() is type(...) else every for part in key]
-            whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(wide)], {})
+            whole = self._widened(tx, key)
         places = _places(_known(parts), whole.fake.dim())
         assert places is not None
         rest: list[Value] = []
@@ -249,6 +250,11 @@ class TensorVal(Value):
             rest.append(part)
         return whole, dims, told, [] if all(is_loader(part) or _takes_all(part) for part in rest) else rest
 
+    def _widened(self, tx: Tracer, key: list[Value]) -> Any:
+        """The tensor with what each None of an index makes: the stride there is told by what is still whole."""
+        wide = [part if is_none(part) or part.py_type() is type(...) else _EVERY for part in key]
+        return tx.torch_op("call_function", operator.getitem, [self, TupleVal(wide)], {})
+
     def _selected(self, tx: Tracer, key: Value, given: list[Value]) -> tuple[Value, Value | None]:
         """The part of the tensor that the symbolic integers of an index choose, and the rest of the index: slices,
         None, `...` and tensors. The tensor and the whole index if there are none, or if it raises.
@@ -257,12 +263,16 @@ class TensorVal(Value):
         if tx.overrides.modes or not all(_is_index(tx, part) for part in given):
             return self, key
         parts = [_with_numbers(tx, part) for part in given]
-        if all(map(operator.is_, parts, given)) and not any(isinstance(part, SymVal) for part in parts):
+        vary = [isinstance(part, SymVal) for part in parts]
+        if all(map(operator.is_, parts, given)) and not any(vary):
             return self, key
         known = [part.const() if isinstance(part, ConstVal) else part for part in parts]
         places = _places(known, self.fake.dim())
         if places is None:
             return self, key
+        if None in known and any(vary[known.index(None) :]):
+            parts = [_EVERY if part is None else each for part, each in zip(known, parts, strict=True)]
+            return self._widened(tx, given)._selected(tx, TupleVal(parts), parts)  # type: ignore[no-any-return]
         numbers: list[tuple[int, SymVal]] = []
         for dim, part in zip(places, known, strict=True):
             if isinstance(part, SymVal):
@@ -286,8 +296,7 @@ class TensorVal(Value):
         if around is not None and all(is_loader(part) or part.py_type() in (slice, type(...)) for part in around[3]):
             whole, dims, told, rest = around
             if rest:
-                every: Value = ConstVal(slice(None))
-                left = [every if is_loader(part) else part for part in rest]
+                left = [_EVERY if is_loader(part) else part for part in rest]
                 whole = tx.torch_op("call_function", operator.getitem, [whole, TupleVal(left)], {})
             if chosen.put(tx, whole, dims, told, value):
                 return
