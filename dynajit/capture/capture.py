@@ -784,8 +784,8 @@ def _differentiates(code: types.CodeType) -> bool:
 
 
 def _mutates(tx: Interpreter) -> bool:
-    """Whether an input was written in place."""
-    return any(entry.mutated for entry in tx.graph.inputs)
+    """Whether an input was written in place, if only statistics that a batch norm updates unseen by autograd."""
+    return any(entry.mutated for entry in tx.graph.inputs) or bool(tx.graph.written())
 
 
 def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:

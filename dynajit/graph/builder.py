@@ -178,11 +178,16 @@ class GraphBuilder:
         inference tensors it is not known."""
         tensors = (entry for entry in self.inputs if entry.symbol is None)
         written = any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
-        return written or any(starts_collective(node.target) for node in self._nodes)
+        return written or bool(self.written()) or any(starts_collective(node.target) for node in self._nodes)
+
+    def memories_written(self, mark: tuple[int, int, int, bool] | None = None) -> set[int | None]:
+        """The memory that nodes write, or those added since `mark`."""
+        nodes = self._nodes[mark[0] :] if mark is not None else self._nodes
+        return {memory for node in nodes for memory in notes(node).writes}
 
     def written(self) -> list[GraphInput]:
         """The inputs that nodes write, also where torch does not count it: through `.data`, and statistics."""
-        memories = {memory for node in self._nodes for memory in notes(node).writes}
+        memories = self.memories_written()
         if not memories:
             return []
         tensors = (entry for entry in self.inputs if entry.symbol is None)
@@ -214,7 +219,8 @@ class GraphBuilder:
         """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
         tensors = [entry for entry in self.inputs if entry.symbol is None]
         foreign = any(entry.foreign for entry in tensors)
-        return foreign and len(tensors) > 1 and any(entry.mutated for entry in tensors)
+        written = foreign and len(tensors) > 1 and (any(entry.mutated for entry in tensors) or self.written())
+        return bool(written)
 
     # -- growing
 

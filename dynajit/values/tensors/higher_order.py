@@ -16,6 +16,7 @@ from torch import fx
 
 from dynajit.graph.subgraph import CutNodes
 from dynajit.report import breaks
+from dynajit.torch_compat import memory_of
 from dynajit.values.core.registry import builtin, by_tracing, models_of, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
@@ -59,8 +60,14 @@ def _watched(tx: Tracer) -> Callable[[], bool]:
     """What says whether a tensor that there is now was written since."""
     entries = [(entry, entry.mutated) for entry in tx.graph.inputs]
     versions = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
+    mark, memories = tx.graph.mark(), {memory_of(value.fake) for value in tx.tensors.values()}
+
+    def of_inputs() -> set[Any]:  # also of those that were met since
+        return {memory_of(entry.fake) for entry in tx.graph.inputs if entry.symbol is None}
+
     return lambda: (
-        any(fake._version != version for fake, version in versions)
+        not tx.graph.memories_written(mark).isdisjoint(memories | of_inputs())  # statistics have no version
+        or any(fake._version != version for fake, version in versions)
         or any(entry.mutated != mutated for entry, mutated in entries)
     )
 
