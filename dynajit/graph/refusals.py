@@ -148,8 +148,8 @@ def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def _trusts_places(func: Any, args: Sequence[Any]) -> bool:
     """Whether its kernel may read or write wherever integers say, as torch's private ones and LAPACK's (pivots, which
     it counts from one) do: places that are not what it has been promised end the process, or harm its memory. So do
-    sizes that oneDNN's kernels are told of their arguments."""
-    if str(func.name()).startswith("aten::mkldnn_"):
+    sizes that oneDNN's kernels are told of their arguments, and dimensions that Fourier transforms go through twice."""
+    if str(func.name()).startswith(("aten::mkldnn_", "aten::_fft_")):
         return True
     places = (arg for arg in args[1:] if isinstance(arg, FakeTensor))
     return str(func.name()).startswith(("aten::_", "aten::linalg_", "aten::lu_")) and any(

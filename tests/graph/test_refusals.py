@@ -549,6 +549,18 @@ def test_sizes_of_recurrent_layers_are_not_made_up(monkeypatch: pytest.MonkeyPat
     assert not any("rnn" in name for name in tried)
 
 
+def test_dimensions_of_fourier_transforms_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes in lists are one in a trial, and so are dimensions: a kernel that goes through one of them six times harms
+    the heap."""
+    tried = []
+    known = refusals._tried
+    monkeypatch.setattr(refusals, "_tried", lambda func, *rest: tried.append(str(func)) or known(func, *rest))
+    x = torch.randn(2, 3, 2, 2, 2, 2, 2, dtype=torch.complex128)
+    assert_same(lambda x: torch.fft.ifftn(torch.fft.fftn(x)), x, fullgraph=True)
+    assert_same(lambda x: torch.fft.irfftn(x), x, fullgraph=True)
+    assert not any("_fft_" in name for name in tried)
+
+
 _SEEN_OTHERWISE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x.transpose(0, -1),
     lambda x: x[:, None] if x.dim() > 1 else x,
