@@ -18,7 +18,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
-from dynajit.graph.meta import note, value_of
+from dynajit.graph.meta import history_of, note, value_of
 
 
 class Copy:
@@ -129,14 +129,6 @@ def with_results(gm: GraphModule, nodes: Iterable[Node], of: Callable[[Node], No
     copy = Copy(gm)
     copy.take_all(gm.graph.nodes)
     return copy.finish(more=[of(copy.of[node]) for node in nodes])
-
-
-def history_of(value: Any) -> Any:
-    """The autograd node that a value is of; None: of none, or it is one of several views and another was written."""
-    try:
-        return getattr(value, "grad_fn", None)
-    except RuntimeError:
-        return None
 
 
 def cut(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dynajit.graph.meta import value_of
+from dynajit.graph.meta import history_of, value_of
 from dynajit.graph.operator_kernels import has_functions, hides_kernels, kernels_of
 from dynajit.graph.state_snapshot import StateSnapshot
 from dynajit.nested import reached
@@ -106,6 +106,5 @@ def _users(function: Any, name: str) -> Iterator[Any]:
 def _nodes_of(gm: torch.fx.GraphModule) -> Iterator[Any]:
     """All that autograd knows of a graph's results."""
     values = map(value_of, gm.graph.output_node().all_input_nodes)
-    starts = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
-    known = (start for start in starts if start is not None)
+    known = (start for start in map(history_of, values) if start is not None)
     return reached(known, lambda node: (following for following, _ in node.next_functions if following is not None))

@@ -154,6 +154,14 @@ def memory(node: object) -> int | None:
     return memory_of(value_of(node))
 
 
+def history_of(value: Any) -> Any:
+    """The autograd node that a value is of; None: of none, or it is one of several views and another was written."""
+    try:
+        return getattr(value, "grad_fn", None)
+    except RuntimeError:
+        return None
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether a node gives a tensor with the memory of its first argument, which it is not."""
     whole = value_of(node.args[0]) if node.args else None

@@ -24,6 +24,7 @@ from dynajit._C import tensor_is_dual
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import asked_first, builtin, by_tracing, constructor, models_of
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.polyfills import func_transforms as polyfills
@@ -62,7 +63,8 @@ def _level(kind: str, enter: Any, leave: Any, spellings: Sequence[Sequence[Any]]
         reals = tuple(arg.number if isinstance(arg, SymVal) else arg.real() for arg in args)
         nodes = [arg.node if isinstance(arg, SymVal) else arg.real() for arg in args]
         tx.opening()
-        level = enter(*reals)
+        with ending_graph(breaks.OP_RAISES, f"entering a {kind}", RuntimeError):
+            level = enter(*reals)
         entered.append(reals)
 
         def undo() -> None:

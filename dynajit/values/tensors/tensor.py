@@ -24,6 +24,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.polyfills.autograd import history_with_data
@@ -358,7 +359,8 @@ class TensorVal(Value):
         if not self.fake.requires_grad or issubclass(self.kind, torch.nn.Parameter):
             return ConstVal(True)
         if self.source is None or self.real_tensor is None or not self.real_tensor.requires_grad:
-            return ConstVal(self.fake.is_leaf)  # of an input that a write has given a history, too
+            with ending_graph(breaks.OP_RAISES, "is_leaf of a view whose base was written", RuntimeError):
+                return ConstVal(self.fake.is_leaf)  # of an input that a write has given a history, too
         known = functools.partial(has_leafness, self.real_tensor.is_leaf)
         tx.guard(self.source, "PREDICATE", known, f"is_leaf is {self.real_tensor.is_leaf}")
         return ConstVal(self.real_tensor.is_leaf)
@@ -496,8 +498,19 @@ class TensorVal(Value):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
         if name == "grad" and self.source is None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting the gradient of a result")
+        if name == "grad" and not self._takes_gradient(value):
+            # it is set behind the graph, where no handler around the assignment is
+            raise GraphBreak(breaks.OP_RAISES, f"setting the gradient of a tensor to {value.describe()}")
         tx.journal.set_item(self.attrs, name, value)
         tx.journal.touch(self)
+
+    def _takes_gradient(self, value: Value) -> bool:
+        """Whether it may be set as the gradient, for all that is known."""
+        if value.fake is None:
+            return value.is_const() and value.const() is None
+        own, given = self.fake, value.fake
+        is_like = (own.dtype, own.device, own.layout) == (given.dtype, given.device, given.layout)
+        return is_like and given is not own and given.shape == own.shape
 
     # -- calls
 
