@@ -18,10 +18,9 @@ from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 from dynajit import _C, torch_compat
 from dynajit.aot.decompositions import Decompositions
-from dynajit.aot.legality import GraphFacts
+from dynajit.aot.legality import GraphFacts, is_drawn
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
-from dynajit.aot.passes.unused import is_drawn
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
 from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynajit import torch_compat
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
-from dynajit.op_facts import counts_no_writes, facts, functional_twin, overloads_of
+from dynajit.op_facts import counts_no_writes, draws, facts, functional_twin, overloads_of
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -51,6 +51,26 @@ def runs_anyway(node: Node) -> bool:
     """Whether an operation does something though nothing needs what it gives: it may raise, or others than torch have
     registered it."""
     return notes(node).may_raise or (node.op == "call_function" and facts(node.target).foreign)
+
+
+def unused_calls(gm: torch.fx.GraphModule, runs: Callable[[Node], bool]) -> list[Node]:
+    """The operations that `runs` names which lead to no result and to no write of what is seen outside."""
+    end = gm.graph.output_node()
+    seen = {memory(node) for node in gm.graph.find_nodes(op="placeholder")}
+    seen |= {memory(node) for node in end.all_input_nodes}
+    used = {end}
+    for node in reversed(gm.graph.nodes):
+        if not seen.isdisjoint(notes(node).writes):
+            used.add(node)
+        if node in used:
+            used.update(node.all_input_nodes)
+            seen |= {memory(source) for source in node.all_input_nodes}
+    return [node for node in gm.graph.nodes if node not in used and runs(node)]
+
+
+def is_drawn(node: Node) -> bool:
+    """Whether the node draws random numbers."""
+    return node.op.startswith("call") and draws(node.target, node.args, node.kwargs)
 
 
 class GraphFacts:
@@ -162,6 +182,14 @@ def _has_unused(body: Any) -> bool:
         return True
     used = {*reached([body.graph.output_node()], lambda node: node.all_input_nodes)}
     return any(runs_anyway(node) and node not in used for node in body.graph.nodes)
+
+
+def _drops_of_levels(graph: GraphFacts) -> bool:
+    """Whether an operation inside of torch.func's transforms runs though nothing needs it: what it gives ends with its
+    transform, so no graph can return it."""
+    if not any(runs_anyway(node) or is_drawn(node) for node in graph.in_levels):
+        return False
+    return any(node in graph.in_levels for node in unused_calls(graph.gm, lambda n: runs_anyway(n) or is_drawn(n)))
 
 
 def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:
@@ -512,6 +540,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
         _draws_in_an_order_that_writes_change,
     ),
     Reason("unused_in_body", "a body has operations that do more than give what is needed", _drops_of_bodies),
+    Reason("unused_in_level", "a transform has operations that do more than give what is needed", _drops_of_levels),
     Reason("detached_leaf", "it writes, by detach, a view of a leaf", _writes_detached_views_of_leaves),
     Reason("operand_overlap", "an operation writes memory of which it reads another view", _writes_over_operands),
     Reason("self_overlap", "it writes a tensor whose elements share memory with one another", _writes_through_overlaps),

@@ -147,6 +147,11 @@ def _unused_in_body(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, tripled, torch.clone, (x,))  # type: ignore[no-any-return]
 
 
+def _unused_in_level(x: torch.Tensor) -> torch.Tensor:
+    torch.func.vmap(lambda row: row[torch.tensor([1, 0])])(x)
+    return x * 2
+
+
 def _no_gradient(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.legality_doubled.doubled(x) * x  # type: ignore[no-any-return]
 
@@ -159,6 +164,7 @@ TRACING: dict[str, Program] = {
     "strided_memory": (_strided_memory, _x),
     "random_order": (_random_order, _x),
     "unused_in_body": (_unused_in_body, _x),
+    "unused_in_level": (_unused_in_level, _x),
     "detached_leaf": (lambda x: x.detach().add_(1), _view_of_leaf),
     "operand_overlap": (lambda x: x[0].copy_(x[:, 0]), _x),
     "self_overlap": (lambda x: x.add_(1), lambda: (torch.arange(3.0).as_strided((2, 2), (1, 1)),)),

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from dynajit.aot.legality import name_of, runs_anyway
+from dynajit.aot.legality import GraphFacts, is_drawn, name_of, runs_anyway, unused_calls
 from dynajit.aot.rewrite import with_results
 from dynajit.graph.meta import memory, notes, value_of, written_by
-from dynajit.op_facts import draws, facts
+from dynajit.op_facts import facts
 
 
 def with_unused(gm: GraphModule) -> GraphModule:
@@ -60,17 +60,8 @@ def _detached(node: Node) -> Node:
 
 def _unused(gm: GraphModule) -> list[Node]:
     """What marked operations give, or write, that leads to no result and to no write of what is seen outside."""
-    end = gm.graph.output_node()
-    seen = {memory(node) for node in gm.graph.find_nodes(op="placeholder")}
-    seen |= {memory(node) for node in end.all_input_nodes}
-    used = {end}
-    for node in reversed(gm.graph.nodes):
-        if not seen.isdisjoint(notes(node).writes):
-            used.add(node)
-        if node in used:
-            used.update(node.all_input_nodes)
-            seen |= {memory(source) for source in node.all_input_nodes}
-    given = [_written(node) or node for node in gm.graph.nodes if runs_anyway(node) and node not in used]
+    in_levels = GraphFacts(gm).in_levels  # a graph that drops some of these runs as it was captured
+    given = [_written(node) or node for node in unused_calls(gm, runs_anyway) if node not in in_levels]
     return [node for node in dict.fromkeys(given) if _tensors_of(value_of(node)) and node.op != "placeholder"]
 
 
@@ -105,11 +96,6 @@ def _read(node: Node) -> Sequence[Node]:
     if name.endswith("_as") or name == "to":
         return [part for part in node.args[:1] if isinstance(part, Node)]
     return node.all_input_nodes
-
-
-def is_drawn(node: Node) -> bool:
-    """Whether the node draws random numbers."""
-    return node.op.startswith("call") and draws(node.target, node.args, node.kwargs)
 
 
 def first_results(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

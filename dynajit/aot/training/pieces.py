@@ -22,13 +22,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, torch_compat
-from dynajit.aot.legality import REGION, GraphFacts, name_of
+from dynajit.aot.legality import REGION, GraphFacts, is_drawn, name_of
 from dynajit.aot.passes.recurrent import MAX_STEPS_TRAINED, is_long
-from dynajit.aot.passes.unused import gives_nothing, is_drawn
-from dynajit.aot.rewrite import cut, history_of
+from dynajit.aot.passes.unused import gives_nothing
+from dynajit.aot.rewrite import cut
 from dynajit.aot.training.double_backward import is_of_the_cpu
 from dynajit.aot.training.reachability import asked_in_part, autograd_graph_of, is_function, saved_by
-from dynajit.graph.meta import memory, notes, value_of
+from dynajit.graph.meta import history_of, memory, notes, value_of
 from dynajit.nested import reached
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
