@@ -56,7 +56,7 @@ def _updates(graph: GraphFacts) -> int:
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
             found = number + 1 if written and not off else found
-        elif not _is_plain(node) or (not off and (node in graph.writes or is_differentiated(node))):
+        elif not is_plain(node) or (not off and (node in graph.writes or is_differentiated(node))):
             break
         elif node in graph.writes:
             values = map(value_of, graph.writes[node])
@@ -66,7 +66,7 @@ def _updates(graph: GraphFacts) -> int:
     return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
 
 
-def _is_plain(node: Node) -> bool:
+def is_plain(node: Node) -> bool:
     """Whether a call only computes or writes tensors."""
     return (
         not isinstance(node.target, torch._ops.HigherOrderOperator)

@@ -1,0 +1,97 @@
+"""Graphs that write tensors with a history and compute on with what they wrote.
+
+In:  a torch-level graph. Out: a callable that runs what there is up to the last write of such an input, and then the
+rest, each compiled by itself. Eager's passes from the results come by the tensor that was written: its hooks are
+called, `retain_grad` keeps its gradient, and `torch.autograd.grad(loss, x)` has an answer. From one node for all of the
+graph they would go past it. None where nothing that may have gradients is computed of what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.aot.legality import GraphFacts
+from dynajit.aot.rewrite import copied
+from dynajit.aot.training.optimizer_step import is_plain
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, piece_of, without_history
+from dynajit.graph.meta import graph_notes, history_of, memory, notes, value_of
+
+
+def split_after_writes(
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """The graph cut after the last write of the first input that is read with its new history, or None."""
+    written = _written(graph)
+    if not written or graph.outs or graph.has_levels or graph_notes(graph.gm).versions_read:
+        return None
+    if not all(map(is_plain, graph.calls)):
+        return None
+    gm = _with_inputs_for_results(graph, written)
+    graph = GraphFacts(gm)
+    written = _written(graph)
+    places = (_place(graph, node) for node in written)
+    place = min((place for place in places if place is not None), default=None)
+    if place is None:
+        return None
+    numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
+    given = dict(zip(graph.inputs, example_inputs, strict=True))
+    steps = [piece_of(nodes, numbers) for nodes in (graph.calls[:place], graph.calls[place:])]
+    handed_on = [node for step in steps for node in (*step.inputs, *step.outputs) if node not in given]
+    if not all(isinstance(value_of(node), torch.Tensor) for node in handed_on):
+        return None
+
+    def example(node: Node) -> Any:
+        is_new = node not in given or node in written
+        return without_history(value_of(node)) if is_new else given[node]
+
+    first, rest = steps
+    first.compiled = compile_piece(first.module(gm), [given[node] for node in first.inputs])
+    rest.compiled = compile_piece(rest.module(gm), list(map(example, rest.inputs)))
+    return PartitionedCall(gm, steps)
+
+
+def _written(graph: GraphFacts) -> list[Node]:
+    """The inputs that the graph writes so that autograd has them as results of other operations than before."""
+    memories = {each for node in graph.calls for each in notes(node).writes}
+    return [node for node in graph.inputs if memory(node) in memories and _has_new_history(node)]
+
+
+def _has_new_history(node: Node) -> bool:
+    value = value_of(node)
+    has = isinstance(value, torch.Tensor) and value.requires_grad
+    return has and history_of(value) not in (None, notes(node).grad_fn)
+
+
+def _with_inputs_for_results(graph: GraphFacts, written: Sequence[Node]) -> torch.fx.GraphModule:
+    """The graph with these inputs where operations in place have given them back."""
+    same = {id(value_of(node)): node.name for node in written}
+    gm = copied(graph.gm)
+    inputs = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
+    for node in gm.graph.nodes:
+        name = same.get(id(value_of(node)))
+        if name is not None and node.op != "placeholder":
+            node.replace_all_uses_with(inputs[name])
+    gm.recompile()
+    return gm
+
+
+def _place(graph: GraphFacts, written: Node) -> int | None:
+    """How many calls there are up to the last write of the input; None if no result with gradients is computed of what
+    it holds then."""
+    own = memory(written)
+    last = max(at for at, node in enumerate(graph.calls) if own in notes(node).writes)
+    of_it = {written}
+    for node in graph.calls[last + 1 :]:
+        if not of_it.isdisjoint(node.all_input_nodes) and _may_have_gradients(node):
+            of_it.add(node)
+    read = any(node in of_it for node in graph.returned if node is not written)
+    return last + 1 if read else None
+
+
+def _may_have_gradients(node: Node) -> bool:
+    value = value_of(node)
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in values)
