@@ -50,7 +50,8 @@ _ALONG = re.compile(r"aten\.(_softmax|_log_softmax|sort)\.")  # those of an empt
 _LOOKING = re.compile(
     r"aten\.(_unsafe_)?(index|index_(put|add|copy|fill|reduce|select)|gather|scatter\w*|take|put|embedding\w*|nll_loss\w*"
     r"|_embedding_bag\w*|multinomial|bernoulli|binary_cross_entropy|bincount|histc|repeat_interleave|masked_scatter|normal"
-    r"|poisson|binomial|(nan)?quantile|_pack_padded_sequence|max_unpool\w*"
+    r"|poisson|binomial|(nan)?quantile|_pack_padded_sequence|max_unpool\w*|segment_reduce|_?histogram\w*|searchsorted"
+    r"|multi_margin_loss\w*|multilabel_margin_loss\w*|fake_quantize\w*"
     r"|\w*cholesky\w*|linalg_\w*|_linalg_\w*|lu_\w*|triangular_solve|_ctc_loss|_assert\w*)_?\."
 )
 _DIVIDING = re.compile(r"aten\.(floor_divide|remainder|fmod|div|gcd)_?\.")

@@ -633,3 +633,34 @@ def test_kernels_with_sizes_that_take_a_dtype() -> None:
         return x.sum([2, 3]), F.max_pool2d(x, 2), x.flip([0, 1]), F.avg_pool2d(x, 2, padding=1), x.repeat([2, 1, 1, 1])
 
     assert_same(program, torch.arange(16).reshape(1, 1, 4, 4), graphs=1, breaks=0)
+
+
+_LOOK_AT_VALUES: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
+    lambda x, at: torch.segment_reduce(x, "sum", lengths=at, axis=0),
+    lambda x, at: torch.nn.functional.multi_margin_loss(x, at),
+    lambda x, at: torch.nn.functional.multilabel_margin_loss(x, at[:, None].expand(3, 2)),
+    lambda x, at: torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous(), sorter=at),
+    lambda x, at: torch.histogram(x / at[:, None], bins=3),
+    lambda x, at: torch.fake_quantize_per_channel_affine(x, x[:, 0] + 1, at.int(), 0, 0, 9),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("op", _LOOK_AT_VALUES)
+def test_kernels_that_look_at_values_raise_though_nobody_uses_the_result(op: Callable[..., Any], backend: str) -> None:
+    def program(x: torch.Tensor, at: torch.Tensor) -> tuple[str, torch.Tensor]:
+        try:
+            op(x, at)
+        except RuntimeError as error:
+            return str(error), x
+        return "nothing", x + 1
+
+    x = torch.arange(6.0).reshape(3, 2)
+    then = [(x, torch.tensor(at)) for at in ([70, 0, 0], [0, 0, 0], [-1, 0, 0])]
+    assert_same(program, x, torch.tensor([1, 1, 1]), then=then, backend=backend)
+
+    def unguarded(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        op(x, at)
+        return x + 1
+
+    assert_same(unguarded, x, torch.tensor([1, 1, 1]), then=then, backend=backend)
