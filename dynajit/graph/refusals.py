@@ -27,7 +27,7 @@ _BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_r
 _BY_ROW = re.compile(r"aten\.index_(add|copy|reduce)_?\.")
 _MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddbmm)_?\.")
 # what other operations than these say of dtypes; what they say of shapes is about the single element
-_ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar type|\bbool\b|Bool|Long")
+_ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar.type|\bbool\b|Bool|Long")
 _USUAL_DTYPES = (torch.float32, torch.float64)
 _SMALL = 1 << 12
 _WARNS = re.compile(r"aten\.(var|std)(_mean)?\.")  # of a single element, and a warning reaches the program
@@ -96,9 +96,11 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     summed = _SUMMED.search(str(func))
     if summed is not None and not _summand_fits(summed[1], args[0], args[1], args[2]):
         return f"{func}: the first summand's shape does not expand to the other's"
-    if by_place or facts(func).pointwise or _MATRICES.search(str(func)):
+    is_known = by_place or facts(func).pointwise or _MATRICES.search(str(func)) is not None
+    if is_known and not (kwargs and "out" in func._schema.overload_name):
         return None if kwargs else _said(func, args, by_place)
-    if _WARNS.search(str(func)) or _trusts_places(func, (*args, *kwargs.values())) or not _has_odd_dtypes(func, args):
+    given = (*args, *kwargs.values())
+    if _WARNS.search(str(func)) or _trusts_places(func, given) or not _has_odd_dtypes(func, given):
         return None
     if _COUNTED.search(str(func)) and len(args) > 1:
         args = (args[0], 1, *args[2:])

@@ -664,3 +664,25 @@ def test_kernels_that_look_at_values_raise_though_nobody_uses_the_result(op: Cal
         return x + 1
 
     assert_same(unguarded, x, torch.tensor([1, 1, 1]), then=then, backend=backend)
+
+
+_OUT_OF_ANOTHER_DTYPE: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: torch.logcumsumexp(x, 0, out=torch.zeros(3, 2, dtype=torch.float64)),
+    lambda x: torch.logcumsumexp(x, 0, out=torch.zeros(3, 2, dtype=torch.int64)),
+    lambda x: torch.frexp(x, out=(torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.int32))),
+    lambda x: torch.cumprod(x, 0, out=torch.zeros(3, 2, dtype=torch.bfloat16)),
+    lambda x: torch.add(x, x, alpha=2, out=torch.zeros(3, 2, dtype=torch.float64)),
+    lambda x: torch.add(x, x, out=torch.zeros(3, 2, dtype=torch.int64)),
+    lambda x: torch.sum(x, 0, out=torch.zeros(2, dtype=torch.float16)),
+    lambda x: torch.eq(x, x, out=torch.zeros(3, 2)),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("op", _OUT_OF_ANOTHER_DTYPE)
+def test_out_of_a_dtype_that_the_kernel_refuses_or_takes(op: Callable[..., Any], backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        op(x)
+        return x + 1
+
+    assert_same(program, torch.arange(6.0).reshape(3, 2), backend=backend)
