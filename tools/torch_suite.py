@@ -112,6 +112,8 @@ def compile_files(folder: Path) -> None:
 def load(path: Path) -> list[unittest.TestCase]:
     """The tests of a file."""
     sys.argv = [str(path)]
+    if str(path.parent) not in sys.path:  # as if it were run
+        sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
