@@ -17,7 +17,7 @@ from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import copied
 from dynajit.aot.training.optimizer_step import is_plain
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, piece_of, without_history
-from dynajit.graph.meta import graph_notes, history_of, memory, notes, value_of
+from dynajit.graph.meta import graph_notes, history_of, memory, note, notes, value_of
 
 
 def split_after_writes(
@@ -48,8 +48,11 @@ def split_after_writes(
         return without_history(value_of(node)) if is_new else given[node]
 
     first, rest = steps
+    module = rest.module(gm)
+    for node in module.graph.find_nodes(op="placeholder"):  # in the rest nothing is written any more
+        note(node, grad_fn=history_of(value_of(node)))
     first.compiled = compile_piece(first.module(gm), [given[node] for node in first.inputs])
-    rest.compiled = compile_piece(rest.module(gm), list(map(example, rest.inputs)))
+    rest.compiled = compile_piece(module, list(map(example, rest.inputs)))
     return PartitionedCall(gm, steps)
 
 
