@@ -137,3 +137,20 @@ def test_numbers_made_of_the_count_of_steps_are_as_exact_as_in_eager(name: str) 
         return seen
 
     assert all(torch.equal(*pair) for pair in zip(weights(False), weights(True)))
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled_weight_decay": True}])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_radam_gives_eagers_weights(foreach: bool, options: dict[str, Any]) -> None:
+    def trained(compiled: bool) -> tuple[list[nn.Parameter], dict[str, Any]]:
+        torch.manual_seed(0)
+        weights = [nn.Parameter(torch.linspace(-1, 1, 5)), nn.Parameter(torch.randn(3, 4))]
+        optimizer = torch.optim.RAdam(weights, lr=0.05, foreach=foreach, **options)
+        step = dynajit.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for count in range(9):  # it goes another way from the sixth step on
+            for weight in weights:
+                weight.grad = torch.sin(weight.detach() * 3 + count)
+            step()
+        return weights, optimizer.state_dict()
+
+    compare(trained(True), trained(False))
