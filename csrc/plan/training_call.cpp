@@ -134,13 +134,7 @@ public:
             if (passing_[number] == nullptr) {
                 continue;
             }
-            passing_[number]->add_next_edge(passed_to_[number]);
-            for (size_t link : passing_[number]->links()) {
-                passing_[number]->add_next_edge(
-                    passing_[link] == nullptr
-                        ? torch::autograd::Edge()
-                        : torch::autograd::Edge(another_to<torch::autograd::Node>(passing_[link]), 0));
-            }
+            passing_[number]->lead_to(std::move(passed_to_[number]));
         }
     }
 
@@ -341,6 +335,12 @@ bool can_be_watched(const TrainingCall *self)
     return true;
 }
 
+/* How many columns a table has: not less than `least`. */
+size_t columns_of(const std::vector<Flags> &table, size_t least)
+{
+    return table.empty() ? least : std::max(table[0].size(), least);
+}
+
 /* Whether a table is empty or has so many rows and columns; raises. */
 bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
 {
@@ -353,10 +353,12 @@ bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
     return fine;
 }
 
-/* Of each result, those of the ones that it was computed from that no other lies between; raises. */
+/* Of each result, those of the ones that it was computed from that no other lies between; raises. A view lies between
+ * nothing: its own node hands on what comes by it, not what waits for others. */
 bool link_results(TrainingCall *self)
 {
     const std::vector<Flags> &through = *self->through;
+    const size_t columns = through.empty() ? 0 : through[0].size();
     const auto is_between = [&](size_t from, size_t to) {
         for (size_t i = 0; i < through.size(); i++) {
             if (through[from][i] && through[i][to]) {
@@ -368,8 +370,8 @@ bool link_results(TrainingCall *self)
     for (size_t i = 0; i < through.size(); i++) {
         self->order->push_back(i);
         std::vector<size_t> &links = self->links->emplace_back();
-        for (size_t j = 0; j < through.size(); j++) {
-            if (through[i][j] && (i == j || through[j][i])) {
+        for (size_t j = 0; j < columns; j++) {
+            if (through[i][j] && (i == j || (j < through.size() && through[j][i]))) {
                 PyErr_SetString(PyExc_ValueError, "through: no result is computed from itself");
                 return false;
             }
@@ -432,7 +434,8 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
         && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
         && (through == nullptr || read_all(through, *self->through, flags_of))
-        && fits(*self->through, self->layouts->size(), self->layouts->size()) && link_results(self)
+        && fits(*self->through, self->layouts->size(), columns_of(*self->through, self->layouts->size()))
+        && link_results(self)
         && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
         && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t));
@@ -522,7 +525,8 @@ PyType_Slot call_slots[] = {
          "written: inputs that forward writes, and computes no result of. updated: inputs that the call writes, so that "
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
          "holds(): whether backward still computes what eager's would; if not, again gives the gradients. "
-         "through: for each result that has a gradient, which other ones it was computed from. Where somebody hears of the "
+         "through: for each result that has a gradient, which other ones it was computed from, and which views of results "
+         "that are taken behind the call, see `link_views`. Where somebody hears of the "
          "gradient of one of these, again.parts_at(inputs, gradients, heard) gives what of the gradients gets to each result "
          "that `heard` has a byte for that is not 0, and again.ending_at(inputs, gradients, heard) the gradients of the inputs "
          "without that.")},
@@ -593,7 +597,48 @@ PyObject *runs_again(PyObject *, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+/* link_views(results, views) */
+PyObject *link_views(PyObject *, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {
+        return PyErr_Format(PyExc_TypeError, "link_views: tuples of results and of views");
+    }
+    variable_list views;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+        PyObject *view = PyTuple_GET_ITEM(args[1], i);
+        if (!THPVariable_Check(view) || !THPVariable_Unpack(view).grad_fn()) {
+            Py_RETURN_NONE; /* gradients are off */
+        }
+        views.push_back(THPVariable_Unpack(view));
+    }
+    try {
+        std::map<size_t, Passing *> found;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[0]); i++) {
+            PyObject *result = PyTuple_GET_ITEM(args[0], i);
+            const NodePointer node = THPVariable_Check(result) ? THPVariable_Unpack(result).grad_fn() : NodePointer();
+            if (Passing *passing = dynamic_cast<Passing *>(node.get())) {
+                found.emplace(passing->number(), passing);
+            }
+        }
+        const std::vector<size_t> order = found.empty() ? std::vector<size_t>() : *found.begin()->second->call()->order;
+        for (size_t number : order) {
+            if (found.count(number) != 0) {
+                found[number]->lead_to_views(views);
+            }
+        }
+    }
+    catch (...) {
+        dynajit::translate_exception();
+        return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
+    {"link_views", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(link_views)), METH_FASTCALL,
+     "link_views(results, views)\n--\n\n"
+     "Have backward passes from the results of a `TrainingCall` come by those of the views, taken of results, that each was "
+     "computed from: the last columns of its `through`."},
     {"runs_again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(runs_again)), METH_FASTCALL,
      "runs_again(function, inputs, results, random, kept)\n--\n\n"
      "Note that function(*inputs) gives the results once more, from the state `random` of the CPU's generator if it is not "

@@ -74,8 +74,8 @@ struct TrainingCall {
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
     std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
-    std::vector<Flags> *through; /* of each: which other results it was computed from; empty: nothing is known */
-    std::vector<std::vector<size_t>> *links; /* of each: those that no other result lies between */
+    std::vector<Flags> *through; /* of each: which other results, then which views, it was computed from; empty: unknown */
+    std::vector<std::vector<size_t>> *links; /* of each: those that no other result lies between, views aside */
     std::vector<size_t> *order;  /* of results with a gradient: none before those that it was computed from */
     std::vector<Watched> *watched;
     bool draws; /* random numbers, of the CPU's generator alone */
@@ -93,6 +93,17 @@ template <typename N, typename Pointer = NodePointer> Pointer owned(N *node)
     }
     else {
         return Pointer::unsafe_steal_from_new(node);
+    }
+}
+
+/* Does not keep the node alive. */
+template <typename Pointer = NodePointer> auto weak(const Pointer &node)
+{
+    if constexpr (requires { std::weak_ptr<typename Pointer::element_type>(node); }) {
+        return std::weak_ptr<typename Pointer::element_type>(node);
+    }
+    else {
+        return c10::weak_intrusive_ptr<typename Pointer::element_type>(node);
     }
 }
 
@@ -433,6 +444,7 @@ public:
  * the nodes of one call. */
 struct InnerResults {
     std::vector<torch::autograd::Node *> nodes; /* each result's own; nullptr: it is gone */
+    std::vector<decltype(weak(NodePointer()))> views; /* those of views of results, numbered behind these */
     int pass = -1;
     Flags heard;           /* results that somebody hears of in this pass */
     variable_list waiting; /* parts of their gradients, of results that were computed from them */
@@ -445,11 +457,18 @@ struct InnerResults {
             return;
         }
         pass = current;
-        waiting.assign(nodes.size(), at::Tensor());
-        heard.assign(nodes.size(), false);
-        for (size_t i = 0; i < nodes.size(); i++) {
-            heard[i] = nodes[i] != nullptr && is_heard_of(nodes[i]);
+        waiting.assign(count(), at::Tensor());
+        heard.assign(count(), false);
+        for (size_t i = 0; i < count(); i++) {
+            const NodePointer view = i < nodes.size() ? NodePointer() : views[i - nodes.size()].lock();
+            torch::autograd::Node *node = i < nodes.size() ? nodes[i] : view.get();
+            heard[i] = node != nullptr && is_heard_of(node);
         }
+    }
+
+    size_t count() const
+    {
+        return nodes.size() + views.size();
     }
 
     Flags heard_among(const Flags &among) const

@@ -216,6 +216,11 @@ public:
         shapes_ = shapes;
     }
 
+    const TrainingCall *call() const
+    {
+        return call_;
+    }
+
     void set_inner(const std::shared_ptr<InnerResults> &inner)
     {
         inner_ = inner;
@@ -233,9 +238,10 @@ public:
         gradients[number] = gradient;
         Values parts;
         const Flags heard = inner_->heard_among((*call_->through)[number]);
-        TORCH_CHECK(ask_again(gradients, "parts_at", heard, parts) && parts.size() == gradients.size(), CANNOT_END);
+        const size_t count = (*call_->through)[number].size();
+        TORCH_CHECK(ask_again(gradients, "parts_at", heard, parts) && parts.size() == count, CANNOT_END);
         const bool create_graph = at::GradMode::is_enabled();
-        for (size_t i = 0; i < gradients.size(); i++) {
+        for (size_t i = 0; i < parts.size(); i++) {
             at::Tensor part = std::move(parts[i].tensor);
             if (part.defined()) {
                 part = create_graph ? part : part.detach();

@@ -22,8 +22,8 @@ public:
     {
         if (inner_ != nullptr) {
             inner_->nodes[number] = this;
-            links_ = (*call->links)[number];
             through_ = (*call->through)[number];
+            links_ = (*call->links)[number];
         }
     }
 
@@ -41,7 +41,7 @@ public:
     {
         variable_list found(num_outputs());
         found.at(0) = std::move(given.at(0));
-        if (links_.empty()) {
+        if (found.size() == 1) {
             return found;
         }
         const pybind11::gil_scoped_acquire gil;
@@ -55,12 +55,57 @@ public:
         return found;
     }
 
-    const std::vector<size_t> &links() const
+    /* Edges to the graph's node, and to those of the results that are linked. A result that was computed from views gets
+     * the latter when these are there: once another node leads to one, its own edges stay as they are. */
+    void lead_to(torch::autograd::Edge &&graph)
     {
-        return links_;
+        add_next_edge(std::move(graph));
+        if (!is_of_views()) {
+            lead_to_links({});
+        }
+    }
+
+    void lead_to_views(const variable_list &views)
+    {
+        if (!is_of_views() || num_outputs() != 1 || through_.size() != inner_->nodes.size() + views.size()) {
+            return;
+        }
+        if (inner_->views.empty()) {
+            for (const at::Tensor &view : views) {
+                inner_->views.push_back(weak(view.grad_fn()));
+            }
+        }
+        lead_to_links(views);
+    }
+
+    const TrainingCall *call() const
+    {
+        return graph_->call();
+    }
+
+    size_t number() const
+    {
+        return number_;
     }
 
 private:
+    bool is_of_views() const
+    {
+        const size_t count = inner_ != nullptr ? inner_->nodes.size() : 0;
+        return std::find(through_.begin() + static_cast<std::ptrdiff_t>(count), through_.end(), true) != through_.end();
+    }
+
+    void lead_to_links(const variable_list &views)
+    {
+        const size_t count = inner_ != nullptr ? inner_->nodes.size() : 0;
+        for (size_t link : links_) {
+            torch::autograd::Node *node = link < count ? inner_->nodes[link] : nullptr;
+            add_next_edge(link >= count     ? torch::autograd::impl::gradient_edge(views[link - count])
+                          : node == nullptr ? torch::autograd::Edge()
+                                            : torch::autograd::Edge(another_to(node), 0));
+        }
+    }
+
     Backward *graph_; /* the first edge holds it */
     size_t number_;
     std::shared_ptr<InnerResults> inner_; /* nullptr: no result was computed from another one */

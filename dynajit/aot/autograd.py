@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
@@ -22,7 +22,7 @@ from dynajit.aot.legality import GraphFacts, is_drawn
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
-from dynajit.aot.rewrite import fake_inputs, results_of
+from dynajit.aot.rewrite import fake_inputs, results_of, with_results
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training.constant_gradients import marking, with_marked_hooks, without_marks
@@ -66,10 +66,11 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     history = autograd_graph_of(gm)
+    viewed = _with_late_views(gm, history)
     holds = _refuse_functions(gm, history)
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
-    reach = reachability_of(history)
+    reach = reachability_of(history, viewed and viewed.history)
     if reach is not None:
         traced = with_marked_hooks(traced)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
@@ -97,7 +98,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     hidden = frozenset(mutated).difference(getattr(metadata, "mutated_inp_runtime_indices", ()))
     checks = [] if history is None else version_checks(gm, history, hidden)
     is_fixed = not _is_computed_from_written(halves, hidden)
-    parts = halves.made, len(example_inputs), double if is_fixed else None, halves.partial, history, checks
+    again = _with_views(double, viewed) if is_fixed else None
+    parts = halves.made, len(example_inputs), again, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
     own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn), written=mutated, holds=holds)
@@ -105,9 +107,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
         compiled = passes.wrapped(own if mode is None else functools.partial(_left_in_mode, mode, own))
-    elif halves.reach is not None and halves.reach.apart:
-        raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:
+        _refuse_one_node(halves)
         compiled = passes.wrapped(compiled)
         if double is not None:
             compiled = differentiable_twice(double, compiled, mutated, *_returned(metadata), holds, bool(drawn))
@@ -117,6 +118,41 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         if history is not None and checks:
             compiled = checking_versions(compiled, history, checks)
     return _while_state_holds(gm, eager_on_overlap(example_inputs, mutated, torch_compat.forward_of(gm), compiled))
+
+
+class _Viewed(NamedTuple):
+    """The graph with the views of its results that are taken once more behind it; what autograd has of that."""
+
+    graph: torch.fx.GraphModule
+    history: AutogradGraph
+    views: int
+
+
+def _with_views(double: DoubleBackward | None, viewed: _Viewed | None) -> DoubleBackward | None:
+    if double is None or viewed is None:
+        return double
+    return DoubleBackward(torch_compat.forward_of(viewed.graph), double.autocast, views=viewed.views)
+
+
+def _refuse_one_node(halves: _Halves) -> None:
+    """Raise RuntimeError where torch's wrapper, with one node for all results, gives other gradients than eager."""
+    if halves.reach is not None and halves.reach.apart:
+        raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
+    if "backward" in halves.made and not any(map(_is_node, results_of(halves.made["backward"].graph))):
+        raise RuntimeError("no gradient gets to an input: torch's wrapper would detach them all, and its results")
+
+
+def _with_late_views(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> _Viewed | None:
+    """None: there are none, or autograd's graph of them is not one that leads to the results."""
+    names = graph_notes(gm).late_views
+    views = sorted((node for node in gm.graph.nodes if node.name in names), key=lambda node: names.index(node.name))
+    if history is None or not views or len(views) != len(names) or history.written:
+        return None
+    graph = with_results(gm, views, lambda node: node)
+    found = autograd_graph_of(graph)
+    if found is None or found.written or len(found.results) != len(history.results) + len(views):
+        return None
+    return _Viewed(graph, found, len(views))
 
 
 class _Halves:
@@ -418,6 +454,10 @@ def _returned(metadata: Any) -> tuple[list[int], list[int]]:
     kinds = {OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output}
     views = {info.base_idx: at for at, info in enumerate(metadata.output_info) if info.output_type in kinds}
     return list(metadata.mutated_inp_runtime_indices), [views[at] for at in sorted(views)]
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node)
 
 
 def _boxed(fn: Callable[..., Any], returned: int) -> Callable[[list[Any]], Any]:

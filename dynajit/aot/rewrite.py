@@ -18,7 +18,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
-from dynajit.graph.meta import history_of, note, value_of
+from dynajit.graph.meta import history_of, note, note_graph, value_of
 
 
 class Copy:
@@ -142,4 +142,6 @@ def cut(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs:
     read = {part for node in nodes for part in node.all_input_nodes if part.op == "get_attr"}
     copy.take_all(node for node in gm.graph.find_nodes(op="get_attr") if node in read)
     copy.take_all(nodes)
-    return copy.finish(tuple(outputs))
+    part = copy.finish(tuple(outputs))
+    note_graph(part, late_views=())
+    return part

@@ -108,6 +108,8 @@ class GraphMeta:
         `backends/codegen.py`.
     repeated: the graph is the beginning of a longer one, of which the backend makes a callable; set by `aot/joint.py`,
         read by `backends/codegen.py`.
+    late_views: names of nodes that are views of its results, which the program gets beside these, taken once more;
+        set by `aot/training/late_views.py`, read by `aot/autograd.py`.
     """
 
     differentiated_inside: bool = False
@@ -117,6 +119,7 @@ class GraphMeta:
     waited_for: frozenset[int] = frozenset()
     original: Callable[..., Any] | None = None
     repeated: Repeated | None = None
+    late_views: tuple[str, ...] = ()
 
 
 _NODE, _GRAPH = NodeMeta(), GraphMeta()

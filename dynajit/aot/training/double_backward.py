@@ -82,14 +82,17 @@ class DoubleBackward:
     """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results.
 
     forward: the captured graph. autocast: what it runs under, see `autocast_state`. updated: the inputs whose new
-    values are results, before the others, where a call does not say which."""
+    values are results, before the others, where a call does not say which. views: so many of what `forward` gives, the
+    last ones, are views of results that have no gradient here, though they may be heard of."""
 
     def __init__(
         self,
         forward: Callable[..., Any],
         autocast: Sequence[tuple[str, bool, torch.dtype]],
         updated: Sequence[int] = (),
+        views: int = 0,
     ) -> None:
+        self.views = views
         self.forward = forward
         self.autocast = autocast
         self.updated = updated
@@ -123,7 +126,7 @@ class DoubleBackward:
         if rerun is None:
             return None
         inputs, outputs = rerun
-        return _gradients(dict(enumerate(outputs)), gradients, inputs)
+        return _gradients(dict(enumerate(outputs[: len(gradients)])), gradients, inputs)
 
     def parts_at(self, inputs: Sequence[Any], gradients: Sequence[Any], heard: bytes) -> list[Any] | None:
         """Of the gradients, what gets to each of the results that `heard` has a byte for that is not 0, by way of none
@@ -132,6 +135,7 @@ class DoubleBackward:
         if rerun is None:
             return None
         outputs = rerun[1]
+        gradients = [*gradients, *[None] * self.views]
         inner = [number for number, is_heard in enumerate(heard) if is_heard]
         with _ending_at([outputs[number] for number in inner]):
             found = _gradients(dict(enumerate(outputs)), gradients, [outputs[number] for number in inner])
@@ -145,6 +149,7 @@ class DoubleBackward:
         if rerun is None:
             return None
         inputs, outputs = rerun
+        gradients = [*gradients, *[None] * self.views]
         inner = {number for number, is_heard in enumerate(heard) if is_heard}
         found: list[Any] = [None] * len(inputs)
         rest = set(range(len(outputs))) - inner
@@ -157,17 +162,18 @@ class DoubleBackward:
     def _again(
         self, inputs: Sequence[Any], n_gradients: int, written: Sequence[int] | None, bases: Sequence[int]
     ) -> tuple[list[Any], list[Any]] | None:
-        """Inputs that end a history, and what the graph makes of them: as much as there are gradients. None: it does
-        not."""
+        """Inputs that end a history, and what the graph makes of them: as much as there are gradients, and the views.
+        None: it does not."""
         # inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside
         with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
             # An input that is computed of another is to end at itself.
             given = [value.view_as(value) if _has_gradient(value) else value for value in inputs]
             outputs = self._run(given, self.updated if written is None else written, bases)
-        if len(outputs) != n_gradients:
+        count = n_gradients + self.views
+        if len(outputs) != count:
             # a node of our own has no place for results without a gradient
             outputs = list(filter(_has_gradient, outputs))
-        return (given, outputs) if len(outputs) == n_gradients else None
+        return (given, outputs) if len(outputs) == count else None
 
 
 def _has_gradient(value: Any) -> bool:

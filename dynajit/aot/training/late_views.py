@@ -2,21 +2,25 @@
 
 In:  a torch-level graph. Out: a callable that runs what is compiled of it, and takes these views of what that returns.
 A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the several views
-that `unbind`, `split` or `chunk` make. And where sizes vary a view of an input that the graph writes is given by places
+that `unbind`, `split` or `chunk` make. One of several results that share memory would need torch's wrapper, in which no
+result has a node of its own. And where sizes vary a view of an input that the graph writes is given by places
 in memory, of which AOTAutograd knows those in what was computed to be copied there, not those in the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from dynajit import _C
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
-from dynajit.graph.meta import memory, value_of
+from dynajit.graph.meta import history_of, memory, note_graph, value_of
+from dynajit.nested import reached
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
@@ -28,7 +32,7 @@ def with_late_views(
 ) -> Callable[..., Any] | None:
     """The graph with such views taken late; None where it returns none, or they can't be told apart from the rest."""
     gm, calls = graph.gm, graph.calls
-    views = [node for node in graph.returned if _is_one_of_several(value_of(node)) or loses_its_place(graph, node)]
+    views = _late_views(graph)
     if not views or graph.has_levels or any(node.target is torch._C._set_grad_enabled for node in calls):
         return None
     ways = [list(_way_to(view, graph.given)) for view in views]
@@ -47,8 +51,53 @@ def with_late_views(
     if not needed and late.issuperset(calls):
         return PartitionedCall(gm, [tail])
     main = Step(calls, gm.graph.find_nodes(op="placeholder"), needed)
-    main.compiled = compile_piece(main.module(gm), list(example_inputs))
-    return PartitionedCall(gm, [main, tail])
+    module = main.module(gm)
+    heard = _heard(views, late, read)
+    note_graph(module, late_views=tuple(view.name for view in heard))
+    main.compiled = compile_piece(module, list(example_inputs))
+    link = Step([], [*needed, *heard], [], functools.partial(_link, len(needed)))
+    return PartitionedCall(gm, [main, tail, link] if heard else [main, tail])
+
+
+def _link(count: int, *tensors: torch.Tensor) -> tuple[()]:
+    """Have backward passes from the first `count` tensors, results of a graph, come by those of the others, which are
+    views of them, that each was computed from."""
+    _C.link_views(tensors[:count], tensors[count:])
+    return ()
+
+
+def _late_views(graph: GraphFacts) -> list[Node]:
+    shared = set(_sharing(graph))
+    return [
+        node
+        for node in graph.returned
+        if _is_one_of_several(value_of(node)) or loses_its_place(graph, node) or node in shared
+    ]
+
+
+def _heard(views: Sequence[Node], late: Collection[Node], bases: Iterable[Node]) -> list[Node]:
+    """The views that a backward pass from other results can come by. Not those that a base was computed from: its node
+    is there before theirs."""
+    before = set(reached(bases, lambda node: node.all_input_nodes))
+    return [view for view in views if view not in before and _is_read_inside(view, late)]
+
+
+def _is_read_inside(view: Node, late: Collection[Node]) -> bool:
+    """Whether what is computed of the view has a gradient to give it."""
+    later = reached([view], lambda node: node.users if node in late else ())
+    return history_of(value_of(view)) is not None and any(node not in late and node.op != "output" for node in later)
+
+
+def _sharing(graph: GraphFacts) -> Iterator[Node]:
+    """The results that are views of another one, or of a tensor of which several are, and have gradients."""
+    by_memory: dict[int | None, list[Node]] = {}
+    for node in graph.returned:
+        if isinstance(value_of(node), torch.Tensor):
+            by_memory.setdefault(memory(node), []).append(node)
+    for own, nodes in by_memory.items():
+        views = [node for node in nodes if history_of(value_of(node)) is not None and value_of(node)._is_view()]
+        if own not in graph.given and own is not None and len(nodes) > 1 and len(views) >= len(nodes) - 1:
+            yield from views
 
 
 def loses_its_place(graph: GraphFacts, node: Node) -> bool:

@@ -27,7 +27,8 @@ class BackwardReachability:
     results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
     each is computed from. uses_up: those whose backward fails after that of each, since both need what an operation had
     saved. ends: those that no other result was computed from, where most backward passes start. through: the other
-    results that each was computed from, by way of what eager's pass from it comes by them.
+    results that each was computed from, by way of what eager's pass from it comes by them; behind their numbers come
+    those of `views`: so many views of results are taken behind the graph.
     """
 
     results: tuple[int | None, ...]
@@ -35,6 +36,7 @@ class BackwardReachability:
     uses_up: tuple[frozenset[int], ...]
     ends: frozenset[int]
     through: tuple[frozenset[int], ...] = ()
+    views: int = 0
 
     @property
     def apart(self) -> bool:
@@ -103,9 +105,9 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     return found if known else None
 
 
-def reachability_of(history: AutogradGraph | None) -> BackwardReachability | None:
+def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None = None) -> BackwardReachability | None:
     """What backward reaches from each of at least two results that have a gradient. None: there are fewer, or nothing
-    is known."""
+    is known. viewed: the same with views of results behind them, which are taken once more for the program."""
     if history is None or len(history.results) < 2:
         return None
     count = len(history.results)
@@ -121,6 +123,7 @@ def reachability_of(history: AutogradGraph | None) -> BackwardReachability | Non
         for number in bits(mask):
             gone[number] |= mask
     starts = [value.grad_fn for _, value in history.results]
+    viewed = viewed or history
     ends = [
         number
         for number, start in enumerate(starts)
@@ -131,7 +134,8 @@ def reachability_of(history: AutogradGraph | None) -> BackwardReachability | Non
         tuple(map(_set, reached)),
         tuple(map(_set, gone)),
         frozenset(ends),
-        _results_between(history),
+        _results_between(viewed)[:count],
+        len(viewed.results) - count,
     )
 
 

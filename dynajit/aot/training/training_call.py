@@ -75,7 +75,7 @@ def without_wrapper(
             return None
         reaches = [[place in places for place in wanted] for places in reach.inputs]
         uses_up = _flags(reach.uses_up, n_tangents)
-        through = _flags(reach.through, n_tangents) if any(reach.through) and again is not None else []
+        through = _flags(reach.through, n_tangents + reach.views) if any(reach.through) and again is not None else []
     if history is None or tuple(place for place, _ in history.results) != _places(differentiable, len(updated)):
         watched = ()
     elif partial is None:

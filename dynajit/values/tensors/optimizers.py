@@ -54,7 +54,7 @@ def _selects(function: Any) -> None:
 
 
 def _is_false(value: Value | None) -> bool:
-    return isinstance(value, ConstVal) and value.value is False
+    return type(value) is ConstVal and value.value is False
 
 
 # what is made of a count of steps would be off by one part in ten thousand

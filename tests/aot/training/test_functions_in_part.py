@@ -88,3 +88,17 @@ def test_one_whose_results_all_have_a_gradient_is_compiled(kind: Any) -> None:
     before = counters["as_captured"].copy()
     torch.testing.assert_close(_gradients(dynajit.compile(f, backend="aot_eager"), 0), _gradients(f, 0))
     assert counters["as_captured"] == before
+
+
+def _detached_beside(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    y = y.detach()
+    return NotMaterialized.apply(x, y)[1], y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_results_have_a_history_where_no_gradient_gets_to_an_input(backend: str) -> None:
+    x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+    result, other = dynajit.compile(_detached_beside, backend=backend)(x * 1, y * 1)
+    assert result.requires_grad and not other.requires_grad
+    result.sum().backward()
+    assert x.grad is None and y.grad is None

@@ -61,7 +61,52 @@ def _function(x: Tensor) -> tuple[Tensor, ...]:
     return y, y.sum()
 
 
+def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+    mean, spread = (x.sin() * 2).chunk(2)  # as a variational autoencoder's code
+    code = mean + spread.exp() * torch.rand_like(spread)
+    return mean, spread, code, (code * mean).sum()
+
+
+def _first_of_chunks(x: Tensor) -> tuple[Tensor, ...]:
+    mean, spread = (x.sin() * 2).chunk(2)
+    return mean, mean.exp().sum() + x.sum(), spread
+
+
+def _views(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.exp()
+    first, rest = whole[:1], whole[1:]
+    return first, (first * rest).sum() + whole.sum(), whole, rest
+
+
+def _view_of_a_view(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.exp()
+    turned = whole.t()
+    flat = turned[0]
+    return whole, flat.square() * turned[1], turned, flat
+
+
+def _through_results(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.exp()
+    view = whole.unsqueeze(0)
+    outer = view.square() * whole
+    return whole, outer, view, outer.sum() * whole.sum()
+
+
+def _views_twice(x: Tensor) -> tuple[Tensor, ...]:
+    first, second = (x * 2).unbind()
+    third, fourth = torch.stack([first * second, second]).unbind()
+    return third, (third * fourth).sum(), fourth
+
+
+def _unread(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.exp()
+    first, rest = whole[:1], whole[1:]
+    positive = (rest > 0).sum()
+    return first, (whole * positive).sum(), whole, rest
+
+
 _PROGRAMS = (_two, _chain, _branches, _parts, _infinite, _drawing, _function)
+_OF_VIEWS = (_chunks, _first_of_chunks, _views, _view_of_a_view, _through_results, _views_twice, _unread)
 
 
 def _sees(results: tuple[Tensor, ...], x: Tensor, told: list[Any]) -> None:
@@ -72,7 +117,7 @@ def _sees(results: tuple[Tensor, ...], x: Tensor, told: list[Any]) -> None:
 
 
 def _changes(results: tuple[Tensor, ...], x: Tensor, told: list[Any]) -> None:
-    results[0].register_hook(lambda grad: grad * 10)
+    results[0].register_hook(lambda grad: None if grad is None else grad * 10)
     results[1].sum().backward()
 
 
@@ -126,7 +171,7 @@ def _observed(run: Callable[..., Any], passes: Callable[..., None]) -> list[Any]
 
 
 @pytest.mark.parametrize("passes", _PASSES, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("program", _PROGRAMS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("program", [*_PROGRAMS, *_OF_VIEWS], ids=lambda function: function.__name__)
 def test_gradients_get_to_results_between(program: Callable[..., Any], passes: Callable[..., None]) -> None:
     wanted = _observed(program, passes)
     compiled = dynajit.compile(program, backend="codegen")
