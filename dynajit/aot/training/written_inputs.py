@@ -27,6 +27,9 @@ def split_after_writes(
     written = _written(graph)
     if not written or graph.outs or graph.has_levels or graph_notes(graph.gm).versions_read:
         return None
+    memories = [memory(node) for node in graph.inputs]
+    if any(memories.count(memory(node)) > 1 for node in written):
+        return None  # inputs that share memory have one history, which the first piece would not give back to all
     if not all(map(is_plain, graph.calls)):
         return None
     gm = _with_inputs_for_results(graph, written)
