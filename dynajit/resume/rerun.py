@@ -30,6 +30,10 @@ from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
 
 _LAYERS: Any = torch._C._functorch
+_LEAVES: dict[Any, Callable[[], Any]] = {
+    getattr(_LAYERS.TransformType, kind): getattr(_LAYERS, f"_{name}_decrement_nesting")
+    for kind, name in (("Vmap", "vmap"), ("Grad", "grad"), ("Jvp", "jvp"), ("Functionalize", "func"))
+}
 # operations that find a bad index only when they have written some items, and would add to these a second time
 _BY_ITEMS = re.compile("index_|scatter|put_")
 _BAD_INDEX = re.compile("out of (bounds|range)|device-side")
@@ -164,8 +168,9 @@ class Rerun:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
         if self.inference:
             _leave_inference_modes(error)
-        if _LAYERS.get_dynamic_layer_stack_depth() > self.depth:
-            _LAYERS.pop_dynamic_layer_stack_and_undo_to_depth(self.depth)
+        # `pop_dynamic_layer_stack_and_undo_to_depth` has an internal assert that fails in torch 2.11
+        while _LAYERS.get_dynamic_layer_stack_depth() > self.depth:
+            _LEAVES[_LAYERS.peek_interpreter_stack().key()]()
         for setter, args in self.settings:
             setter(*args)
         if self.nests:
