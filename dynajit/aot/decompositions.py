@@ -86,6 +86,9 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
 
     pointwise = {} if eager_rounding else {at: _integers_rounded(rule) for at, rule in rules(_POINTWISE).items()}
     others = rules(_NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES))
+    entropy = torch.ops.aten.binary_cross_entropy.default
+    if device == "cpu" and entropy in pointwise:
+        pointwise[entropy] = _refusing(pointwise[entropy])
     own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else CPU_RULES)}
     if device != "cpu":
         own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES | weight_norm.RULES)}
@@ -164,6 +167,17 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
         suggest_memory_format(one) is torch.contiguous_format for one in kept
     )
     return torch.ops.aten.cat.default(kept, dim) if same and 0 < len(kept) < len(tensors) else NotImplemented
+
+
+def _refusing(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of `binary_cross_entropy`; what is no probability is refused, as by a CPU's kernel."""
+
+    @functools.wraps(rule)
+    def checked(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        torch.ops.aten._assert_async.msg(((x >= 0) & (x <= 1)).all(), "all elements of input should be between 0 and 1")
+        return rule(x, *args, **kwargs)
+
+    return checked
 
 
 def _bmm(one: torch.Tensor, other: torch.Tensor) -> Any:

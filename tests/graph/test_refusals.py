@@ -642,12 +642,15 @@ _LOOK_AT_VALUES: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
     lambda x, at: torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous(), sorter=at),
     lambda x, at: torch.histogram(x / at[:, None], bins=3),
     lambda x, at: torch.fake_quantize_per_channel_affine(x, x[:, 0] + 1, at.int(), 0, 0, 9),
+    lambda x, at: F.binary_cross_entropy(at[:, None] * x.sigmoid(), x.sigmoid()),
 ]
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("op", _LOOK_AT_VALUES)
-def test_kernels_that_look_at_values_raise_though_nobody_uses_the_result(op: Callable[..., Any], backend: str) -> None:
+def test_kernels_that_look_at_values_raise_whether_or_not_the_result_is_used(
+    op: Callable[..., Any], backend: str
+) -> None:
     def program(x: torch.Tensor, at: torch.Tensor) -> tuple[str, torch.Tensor]:
         try:
             op(x, at)
@@ -664,6 +667,7 @@ def test_kernels_that_look_at_values_raise_though_nobody_uses_the_result(op: Cal
         return x + 1
 
     assert_same(unguarded, x, torch.tensor([1, 1, 1]), then=then, backend=backend)
+    assert_same(lambda x, at: op(x, at), x, torch.tensor([1, 1, 1]), then=then, backend=backend)
 
 
 _OUT_OF_ANOTHER_DTYPE: list[Callable[[torch.Tensor], Any]] = [
