@@ -144,6 +144,31 @@ def the_iterators_own_stop(x: torch.Tensor) -> Any:
     return found, next(numbers, None), x + 1
 
 
+def counted(to: int) -> Iterator[int]:
+    yield from range(to)
+
+
+def nested(to: int) -> Iterator[int]:
+    for each in counted(to):
+        yield each
+        yield from counted(each)
+
+
+@cases(x)
+def left_where_it_delegates(x: torch.Tensor) -> Any:
+    chained = (each for each in nested(4) if each > 1)
+    return next(n for n in counted(5) if n > 1) + next(nested(3)) + next(chained) * x
+
+
+layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+
+
+@cases(x)
+def a_models_first_parameter(x: torch.Tensor) -> Any:
+    kind = next(each.dtype for each in layers.parameters() if each.is_floating_point())
+    return layers(x.to(kind)), next(iter(layers.named_modules()))[0]
+
+
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case) -> None:
     case.check()

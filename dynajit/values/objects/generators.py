@@ -225,6 +225,8 @@ def _outer_of_passed(instrs: Sequence[Any], handler: int) -> int | None:
     ops = [instr.op for instr in clause]
     if ops[:3] == ["COPY", "POP_EXCEPT", "RERAISE"]:
         return handler + 2
+    if ops[:1] == ["CLEANUP_THROW"]:  # around a `yield from`, which ends by a StopIteration alone
+        return handler
     if ops != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE"]:
         return None
     _, name, _, jump = clause
