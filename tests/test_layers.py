@@ -302,7 +302,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/core": 1004,
     "dynajit/values/effects": 1691,
     "dynajit/values/library": 4053,
-    "dynajit/values/objects": 3622,
+    "dynajit/values/objects": 3624,
     "dynajit/values/polyfills": 1010,
     "dynajit/values/scalars": 1498,
     "dynajit/values/tensors": 8053,
