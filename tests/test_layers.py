@@ -295,7 +295,7 @@ MAX_FOLDER_LINES = {
     "dynajit/loopir": 6112,
     "dynajit/report": 2724,
     "dynajit/resume": 2182,
-    "dynajit/runtime": 3550,
+    "dynajit/runtime": 3555,
     "dynajit/schedule": 1826,
     "dynajit/values": 6,
     "dynajit/values/containers": 4326,

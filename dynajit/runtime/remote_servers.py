@@ -77,6 +77,7 @@ class FileServer:
             raise RemoteUnavailable(f"fsspec knows no {scheme}:// ({error})") from None
         self.writable = scheme not in _READ_ONLY
         self.whole = scheme in _WHOLE_FILES
+        self.local = scheme in ("file", "local")
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{_PREFIX}/{name[:2]}/{name}"
@@ -115,7 +116,11 @@ class FileServer:
         if not self.whole:
             self._make_folder(path)
         try:
-            self.files.pipe_file(path, b"", mode="create")
+            if self.local:
+                # `create` looks first, then writes: two may both find nothing there
+                self.files.open(path, "xb").close()
+            else:
+                self.files.pipe_file(path, b"", mode="create")
         except FileExistsError:
             return False
         except (NotImplementedError, TypeError):  # it can't tell

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dynajit.runtime import remote_servers
 from dynajit.runtime.compile_once import claimed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -179,6 +180,16 @@ def make_on_two_machines(folder: Path, url: str) -> None:
     found = together(machines)
     assert makers(log) == 1
     assert sum(each.get("hits", 0) for each in found) == sum(each.get("written", 0) for each in found) == 1
+
+
+def test_one_of_those_that_found_no_claim_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both looked before either wrote."""
+    servers = [remote_servers.connect(str(tmp_path / "shared")) for _ in range(2)]
+    for server in servers:
+        monkeypatch.setattr(server.files, "exists", lambda path: False)  # type: ignore[attr-defined]
+    assert [server.claim("ab" * 32, 60.0) for server in servers] == [True, False]
+    servers[0].release("ab" * 32)
+    assert servers[1].claim("ab" * 32, 60.0)
 
 
 def test_ranks_share_by_the_groups_store(tmp_path: Path) -> None:
