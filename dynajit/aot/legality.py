@@ -187,9 +187,11 @@ def _has_unused(body: Any) -> bool:
 def _drops_of_levels(graph: GraphFacts) -> bool:
     """Whether an operation inside of torch.func's transforms runs though nothing needs it: what it gives ends with its
     transform, so no graph can return it."""
-    if not any(runs_anyway(node) or is_drawn(node) for node in graph.in_levels):
-        return False
-    return any(node in graph.in_levels for node in unused_calls(graph.gm, lambda n: runs_anyway(n) or is_drawn(n)))
+
+    def runs(node: Node) -> bool:
+        return node in graph.in_levels and (runs_anyway(node) or is_drawn(node))
+
+    return any(map(runs, graph.in_levels)) and bool(unused_calls(graph.gm, runs))
 
 
 def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:

@@ -548,7 +548,7 @@ class FrameCapture:
         settle(tx, outputs)
         graph, module, called = tx.graph, None, None
         seen = outputs or graph.impure or graph.checks or self._differentiates_at_once(graph.inputs)
-        if graph.op_count and (seen or graph.may_raise() or _mutates(tx)):
+        if graph.op_count and (seen or graph.may_raise() or graph.writes_inputs()):
             module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
@@ -781,11 +781,6 @@ def _differentiates(code: types.CodeType) -> bool:
     """Whether the program asks for gradients of tensors that it computes, by the names in its code."""
     names = set(code.co_names)
     return not names.isdisjoint(("retain_grad", "register_hook")) or {"autograd", "grad"} <= names
-
-
-def _mutates(tx: Interpreter) -> bool:
-    """Whether an input was written in place, if only statistics that a batch norm updates unseen by autograd."""
-    return any(entry.mutated for entry in tx.graph.inputs) or bool(tx.graph.written())
 
 
 def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:

@@ -193,6 +193,10 @@ class GraphBuilder:
         tensors = (entry for entry in self.inputs if entry.symbol is None)
         return [entry for entry in tensors if torch_compat.memory_of(entry.fake) in memories]
 
+    def writes_inputs(self) -> bool:
+        """Whether an input is written in place, if only statistics that a batch norm updates unseen by autograd."""
+        return any(entry.mutated for entry in self.inputs) or bool(self.written())
+
     def undo(self, needed: bool = True) -> tuple[str, ...] | None:
         """Names of the inputs written so far, if writing what they held undoes all that was done, at no great cost."""
         written = self.written()
@@ -219,8 +223,7 @@ class GraphBuilder:
         """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
         tensors = [entry for entry in self.inputs if entry.symbol is None]
         foreign = any(entry.foreign for entry in tensors)
-        written = foreign and len(tensors) > 1 and (any(entry.mutated for entry in tensors) or self.written())
-        return bool(written)
+        return foreign and len(tensors) > 1 and self.writes_inputs()
 
     # -- growing
 

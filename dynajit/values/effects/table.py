@@ -174,8 +174,7 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
         return ConstVal(value.const())
     if value.fake is not None:
         entry = next((entry for entry in tx.graph.inputs if entry.node is value.node), None)
-        written = any(each.mutated for each in tx.graph.inputs) or tx.graph.written()
-        if entry is None or entry.requires_grad or written:
+        if entry is None or entry.requires_grad or tx.graph.writes_inputs():
             refuse(f"{name} of a tensor that the graph computes or may write, or that requires gradients")
         return value
     if isinstance(value, ObjVal) and value.source is not None and not is_changed(tx, value):
