@@ -38,6 +38,7 @@ from dynajit.codegen.plan import (
 from dynajit.locks import process_lock
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import costs
+from dynajit.torch_compat import copy_uncounted
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -79,14 +80,22 @@ def obstacle(plan: Plan) -> str:
         if isinstance(step, NumberStep) and isinstance(step.source, str) and step.source not in plan.inputs:
             return f"the host computes {step.source}"
         if isinstance(step, ExternStep):
-            if not isinstance(step.target, torch._ops.OpOverload):
+            target = _recorded_operator(step)
+            if target is None:
                 return f"{getattr(step.target, '__name__', step.target)} is no operator of torch's"
             # Sizes that depend on data are no matter here: every size of the plan is known. Indexing has that tag too.
-            if torch.Tag.data_dependent_output in step.target.tags:
-                return f"the host waits for the result of {step.target}"
+            if torch.Tag.data_dependent_output in target.tags:
+                return f"the host waits for the result of {target}"
     if not plan.steps:
         return "there is nothing to launch"
     return ""
+
+
+def _recorded_operator(step: ExternStep) -> torch._ops.OpOverload | None:
+    """What the call launches; None if it may do more than that, which a replay would not repeat."""
+    if step.target is copy_uncounted:  # a replay tells autograd of nothing
+        return torch.ops.aten.copy_.default
+    return step.target if isinstance(step.target, torch._ops.OpOverload) else None
 
 
 def _numbers(plan: Plan) -> set[str]:
@@ -114,8 +123,8 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
     for step in plan.steps:
         if isinstance(step, KernelStep):
             found.update(step.outputs)
-        if isinstance(step, ExternStep) and isinstance(step.target, torch._ops.OpOverload):
-            given = written_arguments(step.target, step.args, {})
+        if isinstance(step, ExternStep):
+            given = written_arguments(_recorded_operator(step), step.args, {})
             found.update(ref.name for ref in refs_in(given))
     return tuple(number for number, name in enumerate(plan.inputs) if name in found)
 

@@ -346,3 +346,25 @@ def test_saved_tensors_used_on_another_stream() -> None:
             twin(x).square().mean().backward()
         for p, q in zip(model.parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_fused_optimizers_are_recorded(kind: Any) -> None:
+    """Their steps write tensors whose versions stay, by copies of which autograd does not hear."""
+    runs = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="dynajit")
+        for compile_it in (False, True):
+            torch.manual_seed(0)
+            parameters = [torch.randn(100, 30, device="cuda", requires_grad=True) for _ in range(3)]
+            optimizer = kind(parameters, lr=0.01, fused=True)
+            step = dynajit.compile(optimizer.step, mode="reduce-overhead") if compile_it else optimizer.step
+            for p in parameters:
+                p.grad = torch.empty_like(p)
+            for _ in range(8):
+                for p in parameters:
+                    p.grad.normal_()
+                step()
+            states = [s["step"] for s in optimizer.state.values() if "step" in s]
+            runs.append([*parameters, *states, [p._version for p in parameters]])
+    torch.testing.assert_close(runs[1], runs[0])
