@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source, length_source
-from dynajit.values.containers.iterators import check_length, iterator_at
-from dynajit.values.containers.lengths import LONG, check_growth, is_as_long, leave_long
-from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
+from dynajit.values.containers.iterators import iterator_at
+from dynajit.values.containers.joined import OutsideItems
+from dynajit.values.containers.lengths import LONG, check_growth, leave_long
+from dynajit.values.containers.sequence import LiveIterator, SequenceVal, is_count, put, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -51,19 +51,20 @@ class DequeVal(SequenceVal):
             kept = kept[: self.limit] if left else kept[len(kept) - self.limit :]
         if self.source is not None:
             self.values(tx)
+        self._change(tx)
+        tx.journal.replace_all(self.items, kept)
+
+    def _change(self, tx: Tracer) -> None:
         tx.journal.wrote(self)
         tx.journal.set_attr(self, "changes", self.changes + 1)
-        tx.journal.replace_all(self.items, kept)
 
     def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
         """One more item; a deque with a limit or from outside takes the long way."""
         if self.limit is not None or self.source is not None:
             self.replace(tx, [item, *self.values(tx)] if left else [*self.values(tx), item], left)
             return
-        tx.journal.changed.append(self)
-        tx.journal.set_attr(self, "changes", self.changes + 1)
-        self.items.insert(0 if left else len(self.items), item)
-        tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
+        self._change(tx)
+        put(tx, self.items, item, left)
 
     def take(self, tx: Tracer, left: bool) -> Value | None:
         return None
@@ -137,113 +138,52 @@ class DequeVal(SequenceVal):
         out.run(replace_items if self.changes else exchange_items, self.source, self.items)
 
 
-class OutsideDeque(DequeVal):
-    """A real deque; the guard on its length is recorded when its items are first asked for. Until then items are added
-    at either end, or at one end of a deque with a limit, which drops items at the other."""
+class OutsideDeque(OutsideItems, DequeVal):
+    """A real deque. Items are added at either end, or at one end of a deque with a limit, which drops items at the
+    other."""
 
     def __init__(self, tx: Tracer, real: collections.deque[Any], source: Source) -> None:
-        self._tx = tx
-        self._real = real
-        self._items: list[Any] | None = None  # None while nothing depends on the length
-        self._added: dict[bool, list[Value]] = {False: [], True: []}  # until then: at the right, at the left
-        self._taken = (0, 0)  # how many real items were taken until then, at the right, at the left
+        super().__init__(tx, real, collections.deque, source)
         self.limit = real.maxlen
         self.source: Source = source
         self.changes = 0
 
-    @property
-    def items(self) -> list[Any]:  # type: ignore[override]
-        if self._items is None:
-            count = len(self._real)
-            check_length(count)
-            if self.limit is None or self.limit > SMALL_LIMIT:
-                check_growth(self._tx, self.source, collections.deque.__len__)
-            self._tx.guard(length_source(self.source, collections.deque.__len__), "EQUALS", count)
-            found = [Lazy(item, self._place(index)) for index, item in enumerate(self._real)]
-            right, left = self._added[False], self._added[True]
-            items = [*left[::-1], *found[self._taken[1] : count - self._taken[0]], *right]
-            if self.limit is not None:
-                items = items[: self.limit] if left else items[max(len(items) - self.limit, 0) :]
-            self._tx.journal.set_attr(self, "_items", items)
-        return self._items  # type: ignore[return-value]
+    def _rely(self, count: int) -> None:
+        if self.limit is None or self.limit > SMALL_LIMIT:
+            check_growth(self._tx, self.source, collections.deque.__len__)
+        self._tx.guard(length_source(self.source, collections.deque.__len__), "EQUALS", count)
 
     def _place(self, index: int) -> Source:
         return CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]")
 
-    def unread(self) -> int:
-        return len(self._real) - sum(self._taken) if self._items is None else super().unread()
-
-    @property
-    def first_items(self) -> list[Any]:
-        if self._items is not None:
-            return self._items[:2]
-        return [Lazy(item, None) for item in itertools.islice(self._real, self._taken[1], self._taken[1] + 2)]
-
-    def length(self, tx: Tracer) -> Value:
-        if self._items is not None:
-            return super().length(tx)
-        more = len(self._added[False]) + len(self._added[True]) - sum(self._taken)
-        if self.limit is not None:
-            needed = self.limit - more
-            if self._is_as_long(needed):
-                return ConstVal(self.limit)
-        count = tx.wrap(len(self._real), length_source(self.source, collections.deque.__len__))
-        return count.operate(tx, operator.add, [count, ConstVal(more)]) if more else count
-
-    def _is_as_long(self, count: int) -> bool:
-        """Whether the real deque has so many items, guarded."""
-        return is_as_long(self._tx, self._real, count, self.source, collections.deque.__len__)
-
     def take(self, tx: Tracer, left: bool) -> Value | None:
         """`popleft()` or `pop()` of one without a limit; None if it can't be done without the length."""
-        if self._items is not None or self.limit is not None or self._added[left]:
+        if self._items is not None or self.limit is not None or (self._before if left else self._after):
             return None
-        if not self._is_as_long(sum(self._taken) + 1):
-            return None
-        right_end, left_end = self._taken
-        index = left_end if left else -1 - right_end
-        tx.journal.touch(self)
-        tx.journal.set_attr(self, "changes", self.changes + 1)
-        tx.journal.set_attr(self, "_taken", (right_end + (not left), left_end + left))
-        return tx.wrap(self._real[index], self._place(index))
-
-    def truth(self, tx: Tracer) -> bool:
-        return self.length(tx).truth(tx)
-
-    def getitem(self, tx: Tracer, key: Value) -> Value:
-        if self._items is None and type(key) is ConstVal and type(key.value) is int and not self._added[True]:
-            index, added, taken = key.value, self._added[False], sum(self._taken)
-            if -len(added) <= index < 0 and (self.limit is None or -index <= self.limit):
-                return added[index]
-            needed = index + 1 if index >= 0 else -index
-            stays = not added or (index >= 0 and self.limit is None)
-            if stays and (self._is_as_long(taken + needed) if taken else needed <= len(self._real)):
-                index += self._taken[1] if index >= 0 else -self._taken[0]
-                return tx.wrap(self._real[index], self._place(index))
-        return super().getitem(tx, key)
+        return self._take(tx, left) if self._has_more(1) else None
 
     def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
-        if self._items is not None or (self.limit is not None and self._added[not left]):
-            super().grow(tx, item, left)
-            return
-        tx.journal.touch(self)
-        tx.journal.set_attr(self, "changes", self.changes + 1)
-        added = self._added[left]
-        added.append(item)
-        tx.journal.record(added.pop)
+        drops = self.limit is not None and (self._after if left else self._before)
+        (super().grow if self._items is not None or drops else self._add)(tx, item, left)
+
+    def children(self) -> Sequence[Value]:
+        return ()
 
     def fill_children(self) -> Sequence[Value]:
-        return [*self._added[False], *self._added[True]] if self._items is None else super().fill_children()
+        return super().children() if self._items is None else DequeVal.fill_children(self)
 
     def emit_effect(self, out: Any) -> None:
         if self._items is not None:
             super().emit_effect(out)
             return
-        for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
-            if self._taken[left]:
-                out.run(_take, self.source, left, self._taken[left])
-            if self._added[left]:
-                out.run(extend_real, self.source, self._added[left])
+        for left, extend_real, added in (
+            (False, collections.deque.extend, self._after),
+            (True, collections.deque.extendleft, self._before[::-1]),
+        ):
+            if self._taken[not left]:
+                out.run(_take, self.source, left, self._taken[not left])
+            if added:
+                out.run(extend_real, self.source, added)
 
 
 def _take(real: collections.deque[Any], left: bool, count: int) -> None:

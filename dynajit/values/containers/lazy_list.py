@@ -7,16 +7,15 @@ stack or a queue, fits lists of every length.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from dynajit.graph.seen import is_argument
-from dynajit.guards.source import CallSource, ItemSource, Source, length_source
+from dynajit.guards.source import Source, length_source
 from dynajit.report import breaks
-from dynajit.values.containers.iterators import LONGEST, check_length
-from dynajit.values.containers.joined import JoinedList, grows
-from dynajit.values.containers.lengths import LONG, check_growth, is_as_long, outside_length
+from dynajit.values.containers.iterators import LONGEST
+from dynajit.values.containers.joined import GrowingList, JoinedList, grows
+from dynajit.values.containers.lengths import LONG
 from dynajit.values.containers.sequence import Lazy, ListVal, list_method, real_method
 from dynajit.values.containers.varying_keys import VaryingKey, in_range, read_at, varying_key
 from dynajit.values.core.finalizers import check_dropped
@@ -25,44 +24,24 @@ from dynajit.values.scalars.constant import ConstVal, slice_of
 from dynajit.values.scalars.number_calls import MAX_COMPUTED
 
 
-def is_filled(real: list[Any]) -> bool:
-    """Whether there is an item."""
-    return list.__len__(real) > 0
-
-
-class OutsideList(ListVal):
+class OutsideList(GrowingList):
     """A real list, or the list part of an instance of a subclass (`raw`: its own methods must not run)."""
 
     def __init__(self, tx: Tracer, real: list[Any], source: Source, raw: bool = False) -> None:
-        self._tx = tx
-        self._real = real
+        super().__init__(tx, real, list, source)
         self.raw = raw
         self.source: Source = source
-        self._items: list[Any] | None = None  # None while nothing depends on the length
-        self._added: list[Value] = []  # appended until then
-        self._stored: dict[VaryingKey, Value] = {}  # written until then, at places that vary
-        self._taken = (0, 0)  # how many items of the real list were taken until then, from its start and its end
+        self._stored: dict[VaryingKey, Value] = {}  # written at places that vary, until something depends on the length
 
-    @property
-    def items(self) -> list[Any]:  # type: ignore[override]
-        if self._items is None:
-            count = list.__len__(self._real)
-            check_length(count)
-            check_growth(self._tx, self.source, list.__len__)
-            self._tx.seen.number(length_source(self.source, list.__len__), count)
-            self._tx.guard(self.source, "LEN", count)
-            found: list[Any] = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
-            start, end = self._taken
-            for key, value in self._stored.items():
-                found[key.value.const()] = value
-            self._tx.journal.set_attr(self, "_items", [*found[start : count - end], *self._added])
-        return self._items  # type: ignore[return-value]
+    def _rely(self, count: int) -> None:
+        super()._rely(count)
+        self._tx.seen.number(length_source(self.source, list.__len__), count)
 
-    def unread(self) -> int:
-        return list.__len__(self._real) - sum(self._taken) if self._items is None else super().unread()
-
-    def _place(self, index: int) -> Source:
-        return ItemSource(self.source, index, self.raw)
+    def _found(self) -> list[Any]:
+        found = super()._found()
+        for key, value in self._stored.items():
+            found[key.value.const()] = value
+        return found
 
     def growing(self) -> tuple[list[Any], Source, list[Value]] | None:
         """The real list, its source and what is behind its items by now, if nothing depends on the length, and that was
@@ -77,74 +56,25 @@ class OutsideList(ListVal):
             if is_argument(self.source):
                 return None
             raise GraphBreak(breaks.VARYING_VALUE, length.name())
-        return self._real, self.source, self._added
-
-    def truth(self, tx: Tracer) -> bool:
-        if self._items is not None:
-            return bool(self._items)
-        if self._added:
-            return True
-        if any(self._taken):
-            return self._has_more(1)
-        filled = is_filled(self._real)
-        tx.guard(CallSource(self.source, is_filled, "bool({})"), "EQUALS", filled)
-        return filled
-
-    def length(self, tx: Tracer) -> Value:
-        if self._items is not None:
-            return super().length(tx)
-        more = len(self._added) - sum(self._taken)
-        return outside_length(tx, list.__len__(self._real), self.source, list.__len__, more)
-
-    def _has_more(self, count: int) -> bool:
-        """Whether so many items of the real list are left, guarded."""
-        return is_as_long(self._tx, self._real, sum(self._taken) + count, self.source, list.__len__)
+        return self._real, self.source, self._after
 
     def take(self, tx: Tracer, at_start: bool) -> Value | None:
         """`pop(0)` or `pop()`; None if it can't be done without the length."""
-        if self._items is not None or self.raw or self._stored or not (self._added or self._has_more(1)):
+        if self._items is not None or self.raw or self._stored or not (self._after or self._has_more(1)):
             return None
-        if self._added and not (at_start and self._has_more(1)):
-            added = list(self._added)
-            item = added.pop(0 if at_start else -1)
-            tx.journal.touch(self)
-            tx.journal.replace_all(self._added, added)
-            return item
-        start, end = self._taken
-        index = start if at_start else -1 - end
-        tx.journal.touch(self)
-        tx.journal.set_attr(self, "_taken", (start + at_start, end + (not at_start)))
-        return tx.wrap(list.__getitem__(self._real, index), self._place(index))
-
-    @property
-    def first_items(self) -> list[Any]:
-        """The first two, as a hint that nothing is to rely on."""
-        if self._items is not None:
-            return self._items[:2]
-        start, end = self._taken
-        rest = itertools.islice(list.__iter__(self._real), start, min(start + 2, list.__len__(self._real) - end))
-        return [*(Lazy(item, None) for item in rest), *self._added][:2]
-
-    def append(self, tx: Tracer, item: Value) -> None:
-        if self._items is not None:
-            super().append(tx, item)
-            return
-        tx.journal.touch(self)
-        self._added.append(item)
-        tx.journal.record(self._added.pop)
-
-    def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
-        if self._items is not None:
-            super().extend(tx, items)
-            return
-        for item in items:
-            self.append(tx, item)
+        if not self._after or (at_start and self._has_more(1)):
+            return self._take(tx, at_start)
+        added = list(self._after)
+        item = added.pop(0 if at_start else -1)
+        self._change(tx)
+        tx.journal.replace_all(self._after, added)
+        return item
 
     def spread(self, tx: Tracer, before: Any) -> Value | None:
         whole = self._items is None and not (any(self._taken) or self._stored or self.raw)
         if not whole or not (grows(tx, self._real, self.source) or LONG <= list.__len__(self._real) <= LONGEST):
             return None
-        return JoinedList(tx, self._real, self.source, before.values(tx), list(self._added))
+        return JoinedList(tx, self._real, list, self.source, before.values(tx), self._after)
 
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         joined: Any = self.spread(tx, ListVal([])) if symbol == "+" and right.py_type() is list else None
@@ -152,7 +82,7 @@ class OutsideList(ListVal):
 
     def _varying(self, tx: Tracer, key: Value) -> VaryingKey | None:
         """What stands for an index that varies, guarded to be one of an item."""
-        if self._items is not None or self._added or any(self._taken) or self.raw or key.py_type() is not int:
+        if self._items is not None or self._after or any(self._taken) or self.raw or key.py_type() is not int:
             return None
         found = varying_key(tx, self.source, key, list)
         if found is None or not in_range(self._real, found.hint):
@@ -175,34 +105,25 @@ class OutsideList(ListVal):
             return self._stored[found]
         if found is not None and not self._stored:
             return read_at(tx, found, list.__getitem__(self._real, found.hint))
-        if self._items is None and type(key) is ConstVal and type(key.value) is int and not self._stored:
-            index, count = key.value, list.__len__(self._real)
-            if -len(self._added) <= index < 0:
-                return self._added[index]
-            if index < 0:
-                index += len(self._added)
-            needed = index + 1 if index >= 0 else -index
-            if self._has_more(needed) if any(self._taken) else needed <= count:
-                index += self._taken[0] if index >= 0 else -self._taken[1]
-                return tx.wrap(list.__getitem__(self._real, index), self._place(index))
         whole = key.py_type() is slice and slice_of(key) == slice(None)
         copied = self.spread(tx, ListVal([])) if whole else None
         return copied if copied is not None else super().getitem(tx, key)
 
+    def _near_end(self, tx: Tracer, index: int) -> Value | None:
+        return None if self._stored else super()._near_end(tx, index)
+
     def children(self) -> Sequence[Value]:
-        return [*self._added, *self._stored.values()] if self._items is None else super().children()
+        return [*self._after, *self._stored.values()] if self._items is None else super().children()
 
     def emit_effect(self, out: Any) -> None:
         if self._items is not None:
             super().emit_effect(out)
-        elif self._stored:
+        elif any(self._taken):
+            out.run(_take_and_extend, self.source, *map(ConstVal, self._taken), *self._after)
+        else:
             for key, value in self._stored.items():
                 out.run(list.__setitem__, self.source, key.value, value)
-            out.run(list.extend, self.source, self._added)
-        elif any(self._taken):
-            out.run(_take_and_extend, self.source, *map(ConstVal, self._taken), *self._added)
-        else:
-            out.run(list.extend, self.source, self._added)
+            out.run(list.extend, self.source, self._after)
 
 
 def _take_and_extend(real: list[Any], start: int, end: int, *added: Any) -> None:

@@ -5,6 +5,7 @@ In: a real container's length and its source. Out: the length's model, or a grap
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 from collections.abc import Callable
@@ -26,8 +27,8 @@ def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any],
     """The length of a container of which nothing else is known, and so many `more`; `count_of`: `list.__len__` or the
     like."""
     source = length_source(of, count_of)
-    varies = length_varies(tx, count, source)
-    found = tx.wrap(count, source) if varies else UnreadLength(tx, count, of, source)
+    by_source = length_varies(tx, count, source) or count_of is collections.deque.__len__  # LEN guards none of these
+    found = tx.wrap(count, source) if by_source else UnreadLength(tx, count, of, source)
     return found.operate(tx, operator.add, [found, ConstVal(more)]) if more else found
 
 

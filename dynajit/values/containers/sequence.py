@@ -158,6 +158,10 @@ class SequenceVal(Value):
         made.items.extend(part(item) for item in self.values(tx))
         return made
 
+    def _change(self, tx: Tracer) -> None:
+        """To be called before each change, which is recorded in the journal."""
+        tx.journal.wrote(self)
+
     def repeats(self, times: Value) -> int:
         """How often it is repeated; a long result is the real operator's to make, or to refuse."""
         count = times.const()
@@ -256,6 +260,13 @@ def _base(kind: type) -> type:
 def is_count(value: Value) -> bool:
     """Whether it is a known integer, by which a sequence is repeated."""
     return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
+
+
+def put(tx: Tracer, items: list[Any], item: Value, at_start: bool = False) -> None:
+    """Add an item at one end, undoable."""
+    at = 0 if at_start else len(items)
+    items.insert(at, item)
+    tx.journal.record(lambda: items.pop(at))
 
 
 class LiveIterator(PositionIterator):
@@ -484,11 +495,11 @@ class ListVal(SequenceVal):
         return symbol in ("+", "*")
 
     def mutate(self, tx: Tracer) -> None:
-        """To be called before each change, which is recorded in the journal."""
+        """As `_change`, of a list whose items are to be known."""
         leave_long(tx, self)
         if self.source is not None:
             self.values(tx)
-        tx.journal.wrote(self)
+        self._change(tx)
 
     def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.mutate(tx)
@@ -496,9 +507,7 @@ class ListVal(SequenceVal):
 
     def append(self, tx: Tracer, item: Value) -> None:
         self.mutate(tx)
-        items = self.items
-        items.append(item)
-        tx.journal.record(lambda: items.pop() and None)
+        put(tx, self.items, item)
 
     def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.replace(tx, [*self.values(tx), *items])
