@@ -13,9 +13,9 @@ import torch
 
 from dynajit.aot.legality import HOOK, GraphFacts, name_of
 from dynajit.aot.rewrite import without
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, piece_of, without_history
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
-from dynajit.torch_compat import memory_of
+from dynajit.nested import leaves_in
 
 
 def split_after_optimizer_step(
@@ -29,22 +29,15 @@ def split_after_optimizer_step(
     first = [node for node in calls[:count] if node.target is not torch._C._set_grad_enabled]
     if not first:
         return None
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    given = dict(zip(placeholders, example_inputs, strict=True))
-    numbers = [node for node in placeholders if not isinstance(value_of(node), torch.Tensor)]
-    steps = [piece_of(nodes, numbers) for nodes in (first, calls[count:])]
-    handed_on = [node for node in steps[1].inputs if node not in given]
-    if not all(isinstance(value_of(node), torch.Tensor) for node in (*handed_on, *steps[0].outputs)):
+    steps = cut_in_two(graph, first, calls[count:])
+    if steps is None:
         return None
-    for step in reversed(steps):  # tracing the updates counts them as writes of what the rest has kept
-        examples = [
-            given[node] if node in given else without_history(node.meta["example_value"]) for node in step.inputs
-        ]
-        if step is steps[1]:
-            step.compiled = compile_piece(step.module(gm), examples)
-            continue
-        with torch.no_grad():
-            step.compiled = torch.no_grad()(compile_piece(step.module(gm), examples))
+    given = dict(zip(graph.inputs, example_inputs, strict=True))
+    updates, rest = steps
+    # tracing the updates counts them as writes of what the rest has kept
+    rest.compiled = compile_piece(rest.module(gm), examples(rest.inputs, given))
+    with torch.no_grad():
+        updates.compiled = torch.no_grad()(compile_piece(updates.module(gm), examples(updates.inputs, given)))
     return PartitionedCall(gm, steps)
 
 
@@ -59,8 +52,7 @@ def _updates(graph: GraphFacts) -> int:
         elif not is_plain(node) or (not off and (node in graph.writes or is_differentiated(node))):
             break
         elif node in graph.writes:
-            values = map(value_of, graph.writes[node])
-            written.update(memory_of(value) for value in values if _has_gradients(value))
+            written.update(map(memory, filter(has_gradients, graph.writes[node])))
     rest = calls[found:]
     read = {memory(part) for node in rest for part in node.all_input_nodes}
     return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
@@ -83,19 +75,17 @@ def _differentiated(graph: GraphFacts) -> Iterator[bool]:
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
         written = () if off else graph.writes.get(node, ())
-        yield is_differentiated(node) or any(map(_has_gradients, map(value_of, written)))
+        yield is_differentiated(node) or any(map(has_gradients, written))
 
 
 def is_differentiated(node: Node) -> bool:
     """Whether a call computes what has gradients."""
-    if not node.op.startswith("call") or written_by(node):
-        return False
-    value = value_of(node)
-    return any(map(_has_gradients, value if isinstance(value, (list, tuple)) else (value,)))
+    return node.op.startswith("call") and not written_by(node) and has_gradients(node)
 
 
-def _has_gradients(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
+def has_gradients(node: Node) -> bool:
+    """Whether one of the tensors that the node gives requires grad."""
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves_in(value_of(node)))
 
 
 def without_gradients(

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, torch_compat
 from dynajit.aot.legality import REGION, GraphFacts, is_drawn, name_of
@@ -73,10 +72,6 @@ def in_pieces(
     if not all(_can_be_handed_on(node) for step in pieces for node in (*step.inputs, *step.outputs)):
         return None
 
-    def example(node: Node) -> Any:
-        value = given.get(node, node.meta["example_value"])
-        return value if node in given or is_symbolic(value) else without_history(value)
-
     run = PartitionedCall(gm, steps)
     kept = {memory(node) for node in _held(gm, regions)}
     autocast = torch_compat.any_autocast_enabled()  # it may be off when something runs again
@@ -86,7 +81,7 @@ def in_pieces(
             step.compiled = piece.forward  # compiled, it would keep for backward what eager's operations don't
             step.again = None if autocast or any(map(is_drawn, step.nodes)) else piece.forward
         else:
-            step.compiled = compile_piece(piece, list(map(example, step.inputs)))
+            step.compiled = compile_piece(piece, examples(step.inputs, given))
     for step in steps:
         (node, *more) = step.nodes
         if node in regions and not more:
@@ -95,7 +90,7 @@ def in_pieces(
             drawn = list(filter(is_drawn, module.graph.nodes))
             if not notes(node).asks_policy:
                 module.meta.update(gm.meta)
-                run.constants[body] = compile_piece(module, list(map(example, node.args[1:])))  # type: ignore[arg-type]
+                run.constants[body] = compile_piece(module, examples(node.args[1:], given))
             if all(map(is_of_the_cpu, drawn)) and not autocast:
                 step.again, step.draws = run.constants[body], bool(drawn)
     return run
@@ -185,9 +180,23 @@ def _can_be_handed_on(node: Node) -> bool:
     return isinstance(value, torch.Tensor) or is_symbolic(value)
 
 
-def without_history(value: FakeTensor) -> torch.Tensor:
-    """The fake of what another piece computed, without its history."""
-    return value.detach().requires_grad_(value.requires_grad)
+def cut_in_two(graph: GraphFacts, first: list[Node], rest: list[Node]) -> list[Step] | None:
+    """Both parts; None where one would hand on something else than tensors."""
+    numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
+    steps = [piece_of(nodes, numbers) for nodes in (first, rest)]
+    handed_on = {*steps[0].outputs, *steps[1].inputs}.difference(graph.inputs)
+    return steps if all(isinstance(value_of(node), torch.Tensor) for node in handed_on) else None
+
+
+def examples(inputs: Iterable[Any], given: Mapping[Node, Any]) -> list[Any]:
+    """What a piece is compiled for: the graph's inputs as `given`, fakes of what other pieces compute, without their
+    history."""
+
+    def example(node: Node) -> Any:
+        value = given[node] if node in given else value_of(node)
+        return value if node in given or is_symbolic(value) else value.detach().requires_grad_(value.requires_grad)
+
+    return [example(node) for node in inputs]
 
 
 class PartitionedCall:

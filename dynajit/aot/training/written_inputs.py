@@ -15,8 +15,8 @@ import torch
 
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import copied
-from dynajit.aot.training.optimizer_step import is_plain
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, piece_of, without_history
+from dynajit.aot.training.optimizer_step import has_gradients, is_plain
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, history_of, memory, note, notes, value_of
 
 
@@ -39,23 +39,17 @@ def split_after_writes(
     place = min((place for place in places if place is not None), default=None)
     if place is None:
         return None
-    numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
-    given = dict(zip(graph.inputs, example_inputs, strict=True))
-    steps = [piece_of(nodes, numbers) for nodes in (graph.calls[:place], graph.calls[place:])]
-    handed_on = [node for step in steps for node in (*step.inputs, *step.outputs) if node not in given]
-    if not all(isinstance(value_of(node), torch.Tensor) for node in handed_on):
+    steps = cut_in_two(graph, graph.calls[:place], graph.calls[place:])
+    if steps is None:
         return None
-
-    def example(node: Node) -> Any:
-        is_new = node not in given or node in written
-        return without_history(value_of(node)) if is_new else given[node]
-
+    given = dict(zip(graph.inputs, example_inputs, strict=True))
     first, rest = steps
     module = rest.module(gm)
     for node in module.graph.find_nodes(op="placeholder"):  # in the rest nothing is written any more
         note(node, grad_fn=history_of(value_of(node)))
-    first.compiled = compile_piece(first.module(gm), [given[node] for node in first.inputs])
-    rest.compiled = compile_piece(module, list(map(example, rest.inputs)))
+    first.compiled = compile_piece(first.module(gm), examples(first.inputs, given))
+    kept = {node: value for node, value in given.items() if node not in written}
+    rest.compiled = compile_piece(module, examples(rest.inputs, kept))
     return PartitionedCall(gm, steps)
 
 
@@ -91,13 +85,7 @@ def _place(graph: GraphFacts, written: Node) -> int | None:
     last = max(at for at, node in enumerate(graph.calls) if own in notes(node).writes)
     of_it = {written}
     for node in graph.calls[last + 1 :]:
-        if not of_it.isdisjoint(node.all_input_nodes) and _may_have_gradients(node):
+        if not of_it.isdisjoint(node.all_input_nodes) and has_gradients(node):
             of_it.add(node)
     read = any(node in of_it for node in graph.returned if node is not written)
     return last + 1 if read else None
-
-
-def _may_have_gradients(node: Node) -> bool:
-    value = value_of(node)
-    values = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in values)
