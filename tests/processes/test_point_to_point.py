@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from ranks import Ranks, counted
 
 import dynajit
+
+LONG = timedelta(seconds=60)
 
 
 def sent(x: torch.Tensor) -> Any:
@@ -131,10 +134,16 @@ def handed_over(rank: int, how: str) -> tuple[bool, int]:
         come.wait()
         return z + 1
 
+    def with_a_timeout(x: torch.Tensor) -> Any:
+        y, z = x * 2, torch.zeros_like(x)
+        for work in (dist.isend(y, 1 - rank), dist.irecv(z, 1 - rank)):
+            work.wait(LONG)
+        return z + 1
+
     x = torch.ones(3) + rank
     with counted() as counts:
-        if how == "over a break":
-            found = dynajit.compile(over_a_break)(x)
+        if how != "returned":
+            found = dynajit.compile(over_a_break if how == "over a break" else with_a_timeout)(x)
         else:
             found, work = dynajit.compile(returned)(x)
             found = torch.zeros(3)
@@ -144,7 +153,7 @@ def handed_over(rank: int, how: str) -> tuple[bool, int]:
     return torch.equal(found, torch.full((3,), 2.0 * (2 - rank) + 1)), counts.totals()[1]
 
 
-@pytest.mark.parametrize(("how", "most"), [("returned", 1), ("over a break", 6)])
+@pytest.mark.parametrize(("how", "most"), [("returned", 1), ("over a break", 6), ("with a timeout", 6)])
 def test_handles_that_outlive_a_graph(two: Ranks, how: str, most: int) -> None:
     for fine, breaks in two.run(handed_over, how):
         assert fine and 1 <= breaks <= most

@@ -197,6 +197,8 @@ def _warns(name: str, text: str) -> Callable[[], None]:
 class WorkVal(Value):
     """What `async_op=True` gives: in the graph the result is there."""
 
+    answers: tuple[str, ...] = ("wait", "is_completed", "is_success")
+
     def __init__(self, tensors: Sequence[Value]) -> None:
         self.tensors = tensors
 
@@ -204,14 +206,16 @@ class WorkVal(Value):
         return sys.modules["torch.distributed"].Work  # type: ignore[no-any-return]
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name not in ("wait", "is_completed", "is_success"):
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        return BoundMethod(self, name)
+        return BoundMethod(self, name) if name in self.answers else super().getattr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if name in ("wait", "is_completed", "is_success"):
-            return ConstVal(True)
-        return super().call_method(tx, name, args, kwargs)
+        if name not in self.answers:
+            return super().call_method(tx, name, args, kwargs)
+        self.wait(tx)
+        return ConstVal(True)
+
+    def wait(self, tx: Tracer) -> None:
+        """The result is there."""
 
     def children(self) -> Sequence[Value]:
         return self.tensors

@@ -22,11 +22,10 @@ from dynajit.graph.point_to_point import START_RECEIVE, START_SEND
 from dynajit.op_facts import is_wait
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal
-from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors.collectives import C10D, finished_work, group_of, name_of_call, real_of, sent_by
+from dynajit.values.tensors.collectives import C10D, WorkVal, group_of, name_of_call, real_of, sent_by
 from dynajit.values.tensors.tensor import TensorVal
 
 _FUNCTIONS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -107,28 +106,23 @@ def _batch(function: types.FunctionType, tx: Tracer, operations: Value) -> Value
     return tx.new_list(made)
 
 
-class PendingVal(Value):
+class PendingVal(WorkVal):
     """What `isend` and `irecv` give.
 
     started: what waits is given, the token or what comes. into: where the program gets what comes.
     """
 
+    answers = ("wait",)
+
     def __init__(self, started: Value, into: Value | None) -> None:
+        # the trace is dropped where a handle is needed that isn't waited for; one that is needed is done
+        super().__init__([started])
         self.started, self.into = started, into
 
-    def py_type(self) -> type:
-        return sys.modules["torch.distributed"].Work  # type: ignore[no-any-return]
-
-    def getattr(self, tx: Tracer, name: str) -> Value:
-        if name != "wait":
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        return BoundMethod(self, name)
-
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if name != "wait" or args or kwargs:
-            return super().call_method(tx, name, args, kwargs)
-        self.wait(tx)
-        return ConstVal(True)
+        if args or kwargs:
+            self.unsupported(f"{name}() with a timeout")
+        return super().call_method(tx, name, args, kwargs)
 
     def wait(self, tx: Tracer) -> None:
         """At the first wait what came is where the program wants it."""
@@ -143,8 +137,3 @@ class PendingVal(Value):
 
     def children(self) -> Sequence[Value]:
         return [self.started, *([] if self.into is None else [self.into])]
-
-    def rebuild(self, out: Any) -> None:
-        """The trace is dropped where a handle is needed that isn't waited for; this one is done."""
-        out.done.add(id(self))
-        out.call_const(finished_work, lambda: out.push(self.started), 1)
