@@ -120,13 +120,10 @@ TRACED_MODULES = (
     "torch._functorch.functional_call",
     "torch._functorch.utils",
     "torch._functorch.predispatch",
-    "torch.utils._contextlib",
-    "torch.amp",
     "torch.cuda.amp",
     "dynajit.values.polyfills",
     "dynajit.bytecode.return_action",
     "dynajit.values.tensors.break_errors",
-    "torch.autograd.graph_disabled",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",  # calls `checkpoint`
     "torch.distributed.tensor._dtensor_spec",
     "torch.distributed.tensor.parallel.style",
@@ -134,7 +131,6 @@ TRACED_MODULES = (
     # calling a GraphModule
     "torch.fx.graph_module",
     "torch.fx._pytree",
-    "torch.nn",
     # functions that torch's tables of operators wrap around operators
     "torch.testing._internal.common_methods_invocations",
     "torch.testing._internal.opinfo",
@@ -357,7 +353,7 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return breaks.COMPILED_CALL, function.__qualname__
     if sets_trace_function(function.__code__):
         return breaks.FRAME_INTROSPECTION, f"{function.__qualname__} sets a trace function"
-    module = function.__globals__.get("__name__") or function.__module__ or ""
+    module = module_of(function)
     treatment, reason = treatment_of(module)
     named = f"{module}.{function.__qualname__}"
     if named in SKIPPED_FUNCTIONS and module not in _by_user:

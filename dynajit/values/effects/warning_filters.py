@@ -142,7 +142,7 @@ class _Harmless:
             if _may_raise(module.filters, self.text, self.category):
                 return False
             self.seen, self.default = list(module.filters), module.defaultaction
-        return _shown_as_usual() and self.recorded == (_record() is not None)
+        return _still_usual(self.recorded, module)
 
 
 def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
@@ -150,17 +150,14 @@ def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     if tx.written_global(vars(warnings), None) is not None:
         _refuse("warnings.warn after the module's variables were written")
     filters = tx.warning_filters
-    if filters is None:
-        harmless = _Harmless(text, category)
-        if not harmless(warnings):
-            _refuse("warnings.warn where filters make it an exception, or where the program shows it itself")
-        tx.guard(_HERE, "PREDICATE", harmless, f"no filter raises {category.__name__}: {text[:40]!r}")
-    elif _may_raise(filters, text, category) or not _shown_as_usual():
-        _refuse("warnings.warn where filters make it an exception, or where the program shows it itself")
-    else:
-        usual = functools.partial(_still_usual, _record() is not None)
-        tx.guard(_HERE, "PREDICATE", usual, "are shown or recorded as before")
     record = _record()
+    harmless: Callable[[Any], bool] = functools.partial(_still_usual, record is not None)
+    told = "are shown or recorded as before"
+    if filters is None:
+        harmless, told = _Harmless(text, category), f"no filter raises {category.__name__}: {text[:40]!r}"
+    if (filters is not None and _may_raise(filters, text, category)) or not harmless(warnings):
+        _refuse("warnings.warn where filters make it an exception, or where the program shows it itself")
+    tx.guard(_HERE, "PREDICATE", harmless, told)
     if record is not None:
         if _reaches(tx, record):
             _refuse("warnings.warn where the function has the list of what is recorded")

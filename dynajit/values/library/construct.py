@@ -155,8 +155,6 @@ _PLAIN_EXCEPTIONS = (AttributeError, NameError, StopIteration, OSError)
 def _check_exception(kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
     """Exceptions written in C that take their arguments apart are made for real."""
     init, _ = lookup_type(kind, "__init__")
-    if issubclass(kind, BaseExceptionGroup):
-        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
     if isinstance(init, types.FunctionType) or init is BaseException.__init__ or init is Exception.__init__:
         return
     plain = issubclass(kind, _PLAIN_EXCEPTIONS) and (len(args) <= 1 or not issubclass(kind, OSError))
