@@ -17,6 +17,7 @@ import torch.autograd.grad_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
+from dynajit.aot.rewrite import ancestors, descendants
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
 from dynajit.op_facts import counts_no_writes, draws, facts, functional_twin, overloads_of
@@ -66,6 +67,16 @@ def unused_calls(gm: torch.fx.GraphModule, runs: Callable[[Node], bool]) -> list
             used.update(node.all_input_nodes)
             seen |= {memory(source) for source in node.all_input_nodes}
     return [node for node in gm.graph.nodes if node not in used and runs(node)]
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a call only computes or writes tensors."""
+    return (
+        not isinstance(node.target, torch._ops.HigherOrderOperator)
+        and name_of(node) not in (HOOK, "getattr")
+        and "autocast" not in name_of(node)
+        and (bool(written_by(node)) or value_of(node) is not None)
+    )
 
 
 def is_drawn(node: Node) -> bool:
@@ -120,14 +131,7 @@ class GraphFacts:
         noted = graph_notes(self.gm)
         return bool(
             self.outs or self.writes or self.has_levels or noted.differentiated_inside or noted.versions_read
-        ) or any(
-            value_of(node) is None
-            or isinstance(node.target, torch._ops.HigherOrderOperator)
-            or name_of(node) in (HOOK, "getattr")
-            or "autocast" in name_of(node)
-            for node in self.calls
-            if node not in beside
-        )
+        ) or not all(is_plain(node) for node in self.calls if node not in beside)
 
     def written_values(self) -> Iterator[Any]:
         """The examples of what operations write in place."""
@@ -180,7 +184,7 @@ def _has_unused(body: Any) -> bool:
         return False
     if any(notes(node).reaches for node in body.graph.nodes):
         return True
-    used = {*reached([body.graph.output_node()], lambda node: node.all_input_nodes)}
+    used = ancestors([body.graph.output_node()])
     return any(runs_anyway(node) and node not in used for node in body.graph.nodes)
 
 
@@ -215,11 +219,7 @@ def _returns_what_it_computes_with(graph: GraphFacts) -> bool:
         for node in graph.returned
         if node.op.startswith("call") and getattr(value_of(node), "requires_grad", False)
     }
-    after: set[Node] = set()
-    for node in graph.gm.graph.nodes:
-        if any(part in returned or part in after for part in node.all_input_nodes):
-            after.add(node)
-    return not returned.isdisjoint(after)
+    return not returned.isdisjoint(descendants(user for node in returned for user in node.users))
 
 
 def _writes_where_versions_are_read(graph: GraphFacts) -> bool:

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from dynajit import torch_compat
 from dynajit.graph.meta import history_of, note, note_graph, value_of
+from dynajit.nested import reached
 
 
 class Copy:
@@ -105,6 +106,16 @@ def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]
     return tuple(results)
+
+
+def ancestors(ends: Iterable[object]) -> set[Node]:
+    """The nodes among `ends`, and all that they are computed from."""
+    return {*reached((end for end in ends if isinstance(end, Node)), lambda node: node.all_input_nodes)}
+
+
+def descendants(starts: Iterable[Node]) -> set[Node]:
+    """The nodes `starts`, and all that is computed of them."""
+    return {*reached(starts, lambda node: node.users)}
 
 
 def same_numbers(one: Iterable[Any], other: Iterable[Any]) -> bool:

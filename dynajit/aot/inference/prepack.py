@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.rewrite import call, compute, copied, cut, results_of
+from dynajit.aot.rewrite import ancestors, call, compute, copied, cut, results_of
 from dynajit.aot.trace import has_symbols
 from dynajit.graph.meta import value_of
 from dynajit.nested import reached
@@ -84,7 +84,7 @@ def _parted(gm: GraphModule, constant: set[Node]) -> Split:
                 (again if is_view else handed).add(one)
     inputs = gm.graph.find_nodes(op="placeholder")
     given = [node for node in calls if node in handed]
-    early = {*reached(given, lambda node: node.all_input_nodes)}
+    early = ancestors(given)
     main = [node for node in calls if node not in constant or node in again]
     return Split(
         cut(gm, [node for node in calls if node in early], inputs, given),

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from dynajit.aot.legality import GraphFacts, is_drawn, name_of, runs_anyway, unused_calls
 from dynajit.aot.rewrite import with_results
 from dynajit.graph.meta import memory, notes, value_of, written_by
+from dynajit.nested import reached
 from dynajit.op_facts import facts
 
 
@@ -72,10 +73,7 @@ def _written(node: Node) -> Node | None:
 
 def with_unused_draws(gm: GraphModule) -> GraphModule:
     """`gm`, or a copy that also returns the random numbers that nothing uses."""
-    used = {gm.graph.output_node()}
-    for node in reversed(gm.graph.nodes):
-        if node in used:
-            used.update(_read(node))
+    used = {*reached([gm.graph.output_node()], _read)}
     unused = [node for node in gm.graph.nodes if node not in used and is_drawn(node)]
     return with_results(gm, unused, lambda node: (_none_of if written_by(node) else _detached)(node)) if unused else gm
 

@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from dynajit import torch_compat
 from dynajit.aot.legality import HOOK, name_of
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import copied, descendants
 from dynajit.aot.training.reachability import AutogradGraph, is_function
 
 _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -51,20 +51,14 @@ def with_marked_hooks(gm: GraphModule) -> GraphModule:
 
 def without_marks(joint: GraphModule) -> GraphModule:
     """The joint graph. Raises RuntimeError where a marked gradient is not made of the results' gradients."""
-    if not joint.graph.find_nodes(op="call_function", target=_MARK):
-        return joint
-    made = {node for node in joint.graph.find_nodes(op="placeholder") if node.name.startswith("tangents")}
-    for node in list(joint.graph.nodes):
-        if node.target is _MARK:
-            (given,) = node.args
-            if node.users and given not in made:
-                raise RuntimeError(
-                    "a Function or a hook gives a constant gradient, which goes with those of some results"
-                )
-            node.replace_all_uses_with(given)
-            joint.graph.erase_node(node)
-        elif not made.isdisjoint(node.all_input_nodes):
-            made.add(node)
+    tangents = (node for node in joint.graph.find_nodes(op="placeholder") if node.name.startswith("tangents"))
+    made = descendants(tangents)
+    for node in joint.graph.find_nodes(op="call_function", target=_MARK):
+        (given,) = node.args
+        if node.users and given not in made:
+            raise RuntimeError("a Function or a hook gives a constant gradient, which goes with those of some results")
+        node.replace_all_uses_with(given)
+        joint.graph.erase_node(node)
     return joint
 
 

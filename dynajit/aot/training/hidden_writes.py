@@ -17,8 +17,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import results_of
-from dynajit.aot.training.saved_copies import ancestors, copy_of, is_small
+from dynajit.aot.rewrite import ancestors, results_of
+from dynajit.aot.training.saved_copies import copy_of, is_small
 from dynajit.graph.meta import memory, note, notes
 
 aten = torch.ops.aten

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
 from dynajit.aot.legality import GraphFacts
+from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
 from dynajit.nested import reached
@@ -78,7 +79,7 @@ def _late_views(graph: GraphFacts) -> list[Node]:
 def _heard(views: Sequence[Node], late: Collection[Node], bases: Iterable[Node]) -> list[Node]:
     """The views that a backward pass from other results can come by. Not those that a base was computed from: its node
     is there before theirs."""
-    before = set(reached(bases, lambda node: node.all_input_nodes))
+    before = ancestors(bases)
     return [view for view in views if view not in before and _is_read_inside(view, late)]
 
 

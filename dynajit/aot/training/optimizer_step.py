@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.legality import HOOK, GraphFacts, name_of
+from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.rewrite import without
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
@@ -56,16 +56,6 @@ def _updates(graph: GraphFacts) -> int:
     rest = calls[found:]
     read = {memory(part) for node in rest for part in node.all_input_nodes}
     return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
-
-
-def is_plain(node: Node) -> bool:
-    """Whether a call only computes or writes tensors."""
-    return (
-        not isinstance(node.target, torch._ops.HigherOrderOperator)
-        and name_of(node) not in (HOOK, "getattr")
-        and "autocast" not in name_of(node)
-        and (bool(written_by(node)) or value_of(node) is not None)
-    )
 
 
 def _differentiated(graph: GraphFacts) -> Iterator[bool]:

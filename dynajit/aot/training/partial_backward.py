@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from dynajit import _C
 from dynajit.aot.modes import one_at_a_time
-from dynajit.aot.rewrite import Copy, same_numbers
+from dynajit.aot.rewrite import Copy, ancestors, descendants, same_numbers
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.trace import has_symbols
 from dynajit.aot.training.reachability import BackwardReachability
@@ -111,13 +111,8 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
     parameters = backward.graph.find_nodes(op="placeholder")
     gradients = parameters[len(parameters) - len(defined) :]
     missing = {node for node, there in zip(gradients, defined, strict=True) if not there}
-    touched: set[Node] = set(gradients)  # made of gradients
-    alive: set[Node] = set(gradients) - missing  # of at least one that is there
-    for node in backward.graph.nodes:
-        if any(source in touched for source in node.all_input_nodes):
-            touched.add(node)
-            if any(source in alive for source in node.all_input_nodes):
-                alive.add(node)
+    touched = descendants(gradients)  # made of gradients
+    alive = descendants(set(gradients) - missing)  # of at least one that is there
     copy = Copy(backward)
     graph, copies = copy.graph, copy.of
     zeros = _Zeros(graph)
@@ -147,10 +142,7 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
 def _drop_checks(graph: Graph) -> None:
     """Erase checks of one of several results of operations of which nothing else is needed: to autograd they were part
     of those."""
-    read: set[Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op == "output" or node in read:
-            read.update(node.all_input_nodes)
+    read = ancestors([graph.output_node()])
     for node in reversed(graph.nodes):
         checked = {part.all_input_nodes[0] for part in node.all_input_nodes if part.target is operator.getitem}
         if only_acts(node.target) and checked and checked.isdisjoint(read):

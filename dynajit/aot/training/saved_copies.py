@@ -12,16 +12,14 @@ eager does not keep, such as a bias, would fail only when it is compiled.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import results_of
+from dynajit.aot.rewrite import ancestors, results_of
 from dynajit.graph.meta import memory, value_of
-from dynajit.nested import reached
 
 aten = torch.ops.aten
 
@@ -96,11 +94,6 @@ def separate_results(forward: GraphModule) -> GraphModule:
             part.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
     forward.recompile()
     return forward
-
-
-def ancestors(ends: Sequence[object]) -> set[Node]:
-    """The nodes among `ends`, and all that they are computed from."""
-    return {*reached((end for end in ends if isinstance(end, Node)), lambda node: node.all_input_nodes)}
 
 
 def _is_copied_late(node: Node, given: set[int | None]) -> bool:

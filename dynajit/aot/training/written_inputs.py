@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.legality import GraphFacts
+from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.rewrite import copied
-from dynajit.aot.training.optimizer_step import has_gradients, is_plain
+from dynajit.aot.training.optimizer_step import has_gradients
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, history_of, memory, note, notes, value_of
+from dynajit.nested import reached
 
 
 def split_after_writes(
@@ -83,9 +84,7 @@ def _place(graph: GraphFacts, written: Node) -> int | None:
     it holds then."""
     own = memory(written)
     last = max(at for at, node in enumerate(graph.calls) if own in notes(node).writes)
-    of_it = {written}
-    for node in graph.calls[last + 1 :]:
-        if not of_it.isdisjoint(node.all_input_nodes) and has_gradients(node):
-            of_it.add(node)
+    later = set(filter(has_gradients, graph.calls[last + 1 :]))
+    of_it = {*reached([written], lambda node: later.intersection(node.users))}
     read = any(node in of_it for node in graph.returned if node is not written)
     return last + 1 if read else None
