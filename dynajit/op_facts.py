@@ -66,6 +66,7 @@ class OpFacts:
     pure: whether what it gives is all that it does.
     communicates: whether it starts a collective, of which all ranks have to make the same ones in the same order.
     foreign: an operator that others have registered: it may do anything beside giving its result, or raise.
+    counts_no_writes: whether it writes tensors whose versions stay as they are.
     """
 
     known: bool
@@ -76,6 +77,7 @@ class OpFacts:
     pure: bool = False
     communicates: bool = False
     foreign: bool = False
+    counts_no_writes: bool = False
 
 
 _NOTHING_KNOWN = OpFacts(known=False)
@@ -118,6 +120,7 @@ def _facts(target: Any) -> OpFacts:
         pure=not writes and not draws and bool(first._schema.returns) and first.namespace in _OURS,
         communicates=first.namespace in _COMMUNICATING and not is_wait(first),
         foreign=first.namespace not in _OURS,
+        counts_no_writes=first.overloadpacket.__name__ in FUSED_STEPS,
     )
 
 
@@ -157,15 +160,11 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments, tensors or lists of them, that an operation writes, called like this."""
-    places = facts(target).writes
-    if counts_no_writes(target) and kwargs.get(_SCALE) is None:
+    known = facts(target)
+    places = known.writes
+    if known.counts_no_writes and kwargs.get(_SCALE) is None:
         places = tuple(place for place in places if place[1] != _SCALED)
     return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
-
-
-def counts_no_writes(target: Any) -> bool:
-    """Whether an operation writes tensors whose versions stay as they are."""
-    return any(each.overloadpacket.__name__ in FUSED_STEPS for each in overloads_of(target)[:1])
 
 
 def functional_twin(target: Any) -> Callable[..., Any] | None:

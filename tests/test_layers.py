@@ -259,7 +259,6 @@ LONG_FUNCTIONS: set[str] = {
     "dynajit/testing.py::assert_same",
 }
 COMPLEX_FUNCTIONS: set[str] = {
-    "dynajit/aot/training/partial_backward.py::partial_backward",
     "dynajit/capture/capture.py::FrameCapture._compile",
     "dynajit/codegen/triton/attention.py::_attention_of",
     "dynajit/codegen/triton/printer.py::Printer._needs_wide_indices",

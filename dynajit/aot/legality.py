@@ -20,7 +20,7 @@ from dynajit import torch_compat
 from dynajit.aot.rewrite import ancestors, descendants
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
-from dynajit.op_facts import counts_no_writes, draws, facts, functional_twin, overloads_of
+from dynajit.op_facts import draws, facts, functional_twin, overloads_of
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -451,7 +451,7 @@ def _writes_out_over(graph: GraphFacts) -> bool:
 def writes_past_autograd(graph: GraphFacts) -> bool:
     """Whether memory that `tensor.data` gave is written, or a step of an optimizer writes its lists: autograd does not
     hear of it, and uses what is there then."""
-    if any(counts_no_writes(node.target) for node in graph.writes):
+    if any(facts(node.target).counts_no_writes for node in graph.writes):
         return True
     hidden = {memory(node) for node in graph.calls if gives_data(node)} - {None}
     return not hidden.isdisjoint(graph.written)

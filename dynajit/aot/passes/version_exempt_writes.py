@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from dynajit.graph.meta import gives_data, memory, note, notes, value_of, written_by
-from dynajit.op_facts import counts_no_writes
+from dynajit.op_facts import facts
 
 aten = torch.ops.aten
 _BATCH_NORMS = {
@@ -60,7 +60,7 @@ def _uncounted(gm: torch.fx.GraphModule) -> set[int | None]:
         for node in gm.graph.find_nodes(op="placeholder")
         if any(user.target in _BATCH_NORMS for user in node.users) and _version_stays(node)
     }
-    steps = [node for node in gm.graph.nodes if node.op == "call_function" and counts_no_writes(node.target)]
+    steps = [node for node in gm.graph.nodes if node.op == "call_function" and facts(node.target).counts_no_writes]
     updated = {memory(part) for node in steps for part in written_by(node)}
     if not data and not statistics and not updated:
         return set()

@@ -29,7 +29,7 @@ from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in
-from dynajit.op_facts import counts_no_writes, facts, starts_collective, written_arguments
+from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
@@ -245,7 +245,7 @@ class _Operation:
 
     def count_writes(self) -> None:
         """Raise the versions that the fakes' run left as they were."""
-        if counts_no_writes(self.target):
+        if facts(self.target).counts_no_writes:
             return
         for written in written_arguments(self.target, *self.fakes):
             if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
@@ -274,7 +274,7 @@ class _Operation:
 
     def _uncounted(self) -> list[torch.Tensor]:
         """The tensors that it writes without raising their versions."""
-        if counts_no_writes(self.target):
+        if facts(self.target).counts_no_writes:
             return _tensors_in(written_arguments(self.target, *self.fakes))
         return _statistics(self.name, self.fakes)
 
