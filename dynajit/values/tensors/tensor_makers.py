@@ -29,6 +29,7 @@ from dynajit.values.scalars.unread import is_unread
 from dynajit.values.tensors.arrays import ArrayVal
 from dynajit.values.tensors.numpy_numbers import VaryingScalar
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.torch_generators import new_tensor
 
 _NUMBERS = (bool, int, float)
 # Symbolic numbers in these dtypes are read as torch.tensor does; more of them than this are no cheap graph.
@@ -139,11 +140,7 @@ def _made_before(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtyp
     given = [ConstVal(found), ConstVal(tuple(shape)), *(_without_limits(tx, leaf) for leaf in leaves)]
     tx.calls.append(RealCall(_tensor_of, given, {}, source, False, None))
     tx.journal.record(tx.calls.pop)
-    like = torch.empty(tuple(shape), dtype=found)
-    entry = tx.graph.add_made(source, like, fake_of(tx.graph.mode, like))
-    made = TensorVal(entry.node, entry.fake, torch.Tensor, source, like)
-    tx.remember_tensor(made)
-    return made
+    return new_tensor(tx, source, fake_of(tx.graph.mode, torch.empty(tuple(shape), dtype=found)))
 
 
 def _without_limits(tx: Tracer, leaf: Value) -> Value:
