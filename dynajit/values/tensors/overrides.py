@@ -12,7 +12,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -211,24 +211,20 @@ class _Caught(Exception):
         self.func, self.args_given, self.kwargs_given = func, args, kwargs
 
 
-class SpyTensor(torch.Tensor):
-    """Stands for a tensor whose class has a `__torch_function__`."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _Caught(func, args, kwargs)
-
-
 class Spy:
-    """Stands for another object whose class has a `__torch_function__`."""
+    """Stands for an object whose class has a `__torch_function__`."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise _Caught(func, args, kwargs)
+
+
+class SpyTensor(Spy, torch.Tensor):
+    """Stands for a tensor."""
 
 
 class SpyMode(TorchFunctionMode):
-    """Stands for the active mode."""
+    """Stands for the active mode; torch wants a plain method there."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise _Caught(func, args, kwargs)
@@ -237,11 +233,12 @@ class SpyMode(TorchFunctionMode):
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class _Call:
+class _Call(NamedTuple):
     """A call as `__torch_function__` sees it."""
 
-    def __init__(self, func: Value, args: Value, kwargs: Value | None) -> None:
-        self.func, self.args, self.kwargs = func, args, kwargs
+    func: Value
+    args: Value
+    kwargs: Value | None
 
 
 class _StandIns:
