@@ -41,6 +41,7 @@ from dynajit.aot.subclasses import (
     writes_what_is_given,
 )
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
+from dynajit.aot.training.early_views import with_early_views
 from dynajit.aot.training.late_views import loses_its_place, with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
 from dynajit.aot.training.pieces import in_pieces, regions_of
@@ -183,7 +184,9 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         if graph is None:
             if facts.outs:
                 return _as_captured(gm, "AOTAutograd, which its writes or transforms need, gives no out= another size")
-            trained = (in_pieces, split_after_optimizer_step, split_after_writes) if differentiated else ()
+            trained = (
+                (in_pieces, split_after_optimizer_step, split_after_writes, with_early_views) if differentiated else ()
+            )
             for cut in (*trained, with_late_views):
                 whole = cut(facts, example_inputs, piece)
                 if whole is not None:

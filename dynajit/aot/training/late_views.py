@@ -36,7 +36,7 @@ def with_late_views(
     views = _late_views(graph)
     if not views or graph.has_levels or any(node.target is torch._C._set_grad_enabled for node in calls):
         return None
-    ways = [list(_way_to(view, graph.given)) for view in views]
+    ways = [list(way_to(view, graph.given)) for view in views]
     late = {node for way in ways for node in way}
     if not late.isdisjoint(graph.writes):
         return None
@@ -122,7 +122,7 @@ def _is_one_of_several(value: Any) -> bool:
     )
 
 
-def _way_to(view: Node, given: Collection[int | None]) -> Iterator[Node]:
+def way_to(view: Node, given: Collection[int | None]) -> Iterator[Node]:
     """The calls from a tensor that is no view, or from an input, to the view: each takes the memory of the former.
     `given`: the memory of inputs."""
     own = memory(view)

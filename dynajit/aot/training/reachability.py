@@ -74,6 +74,12 @@ class AutogradGraph:
         for node, mask in self.inside:
             yield from ((end, output, mask) for end, output in node.next_functions if end is not None)
 
+    @property
+    def ends(self) -> set[int]:
+        """The positions of the inputs that edges lead to."""
+        found = (self.inputs.get((_key(node), output)) for node, output, _ in self.edges)
+        return {place for place in found if place is not None}
+
 
 def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     """Autograd's graph of the results. None: no result has a gradient, or it does not lead from the results to the

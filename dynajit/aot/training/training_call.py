@@ -65,7 +65,7 @@ def without_wrapper(
     )
     if not fits:
         return None
-    wanted = _wanted(metadata, inputs, gradients)
+    wanted = _wanted(metadata, inputs, gradients, history)
     reaches: list[list[bool]] = []
     uses_up: list[list[bool]] = []
     through: list[list[bool]] = []
@@ -123,11 +123,14 @@ def _can_be_copied(updated: Sequence[int], history: AutogradGraph | None, return
     return apart and (not updated or (history is not None and history.written == updated))
 
 
-def _wanted(metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[Any]) -> list[int]:
-    """The places of the inputs that autograd's node of the graph leads to. Not those without a gradient: eager's graph
-    doesn't lead there, and would not know what shape such an input had here."""
+def _wanted(
+    metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[Any], history: AutogradGraph | None
+) -> list[int]:
+    """The places of the inputs that autograd's node of the graph leads to. Of those without a gradient the ones that
+    eager's graph leads to, as where a Function gives None: it would not know what shape another such input had here."""
     tensors = [place for place, node in enumerate(inputs) if isinstance(value_of(node), torch.Tensor)]
-    reached = [place for place in tensors if gradients[place] is not None]
+    ends = set() if history is None else history.ends
+    reached = [place for place in tensors if gradients[place] is not None or place in ends]
     return reached if any(metadata.input_info[place].requires_grad for place in reached) else tensors
 
 

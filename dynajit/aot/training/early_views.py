@@ -1,0 +1,70 @@
+"""Results that are views of inputs: they are taken before the graph, by torch itself.
+
+In:  a torch-level graph. Out: a callable that takes these views, and runs what is compiled of the rest, to which they
+are inputs. Each has autograd's node of the view then, as in eager mode, and passes from what was computed of it come by
+it. With one node for all that the graph gives, passes would come to every input, also to those that a result is a
+detached view of, and call their hooks with None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynajit.aot.legality import GraphFacts
+from dynajit.aot.training.late_views import way_to
+from dynajit.aot.training.optimizer_step import is_plain
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step, piece_of, without_history
+from dynajit.graph.meta import graph_notes, memory, value_of
+
+
+def with_early_views(
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """The graph with such views taken first; None where it returns none that can be."""
+    gm, noted = graph.gm, graph_notes(graph.gm)
+    if graph.outs or graph.has_levels or noted.versions_read or noted.differentiated_inside:
+        return None
+    first = _ways(graph)
+    taken = [node for node in graph.calls if node in first]
+    rest = [node for node in graph.calls if node not in first]
+    if not taken or not all(is_plain(user) for node in taken for user in node.users if user.op != "output"):
+        return None
+    numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
+    early = piece_of(taken)
+    early.compiled = early.module(gm).forward
+    if not rest:
+        return PartitionedCall(gm, [early])
+    main: Step = piece_of(rest, numbers)
+    given = dict(zip(graph.inputs, example_inputs, strict=True))
+    examples = [given[node] if node in given else without_history(value_of(node)) for node in main.inputs]
+    main.compiled = compile_piece(main.module(gm), examples)
+    return PartitionedCall(gm, [early, main])
+
+
+def _ways(graph: GraphFacts) -> set[Node]:
+    """The calls that give results which are views of inputs, of these alone, by calls that autograd sees."""
+    outside = {*graph.inputs, *graph.gm.graph.find_nodes(op="get_attr")}
+    seen = set(_in_mode_of_call(graph))
+    found: set[Node] = set()
+    for node in graph.returned:
+        own = memory(node)
+        if node.op == "placeholder" or type(value_of(node)) is not FakeTensor or own not in graph.given - graph.written:
+            continue
+        way = set(way_to(node, graph.given))
+        if way <= seen and all(part in outside or part in way for each in way for part in each.all_input_nodes):
+            found |= way
+    return found
+
+
+def _in_mode_of_call(graph: GraphFacts) -> Iterator[Node]:
+    """The calls that only compute, made while gradients are on, as they are at the call."""
+    is_on = True
+    for node in graph.calls:
+        if node.target is torch._C._set_grad_enabled:
+            is_on = node.args[0] is True
+        elif is_on and is_plain(node):
+            yield node
