@@ -17,6 +17,7 @@ from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.size import is_symbolic
 
 aten = torch.ops.aten
 Dims = Sequence[int] | int | None
@@ -181,7 +182,10 @@ def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -
     dtype = compute_dtype(check_dtype(x.dtype))
     chosen = _dims(dims, x)
     less = 1 if correction is None else correction
-    left = max(count_of(x, chosen) - (int(less) if less == int(less) else less), 0)
+    left = count_of(x, chosen) - (int(less) if less == int(less) else less)
+    if not left >= 0 and is_symbolic([left]):
+        raise NotLowered("a variance may have no degree of freedom")
+    left = max(left, 0)
     mean, squares = _mean_and_squares(build, x, chosen, dtype)
     return build.map(lambda s: apply("div", s, like(left, s)), squares, dtype=dtype), mean
 

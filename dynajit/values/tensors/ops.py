@@ -37,6 +37,7 @@ from dynajit.torch_compat import memory_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
+from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import chosen, graph_arrays, overrides
@@ -60,6 +61,12 @@ _DROPOUTS = frozenset(
 )
 # What shares the memory of its argument, though its schema doesn't say so: in a functional graph it would be a copy.
 _HIDDEN_VIEWS = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
+# What warns where there are no more elements than its correction; its fake doesn't.
+_VARIANCES = frozenset(("var", "std", "var_mean", "std_mean"))
+_NO_FREEDOM = (
+    "degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel divided by "
+    "output numel)."
+)
 
 
 def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -176,9 +183,23 @@ class _Operation:
         if warned.texts and self.tx.warning_filters is not None:
             # only where the operation itself runs under these filters is its warning treated as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
+        if self.name in _VARIANCES and self._is_of_too_few(result):
+            warns_through(self.tx, _warns(self.name), f"{self.name}(): {_NO_FREEDOM}", UserWarning)
         self.warns = bool(warned.texts)
         drops = self.tx.graph.shapes.active and self.target in _DROPOUTS and not self.may_write()
         return self._given_back(result) if drops else result
+
+    def _is_of_too_few(self, result: Any) -> bool:
+        """Whether it leaves a variance no degree of freedom."""
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        positional, named = self.fakes
+        unbiased = named.get("unbiased", next((each for each in positional if type(each) is bool), None))
+        correction = named.get("correction", unbiased)
+        count = 1 if correction is None else correction
+        too_few = self.tensors[0].numel() <= count * _tensors_in(result)[0].numel()
+        # sizes that vary are 2 at least
+        return bool(too_few) if count > 1 else statically_known_true(too_few)
 
     def _given_back(self, result: Any) -> Any:
         """The tensor itself for a dropout that drops nothing, as torch's C++ has it; its Python, which runs where there
@@ -293,6 +314,12 @@ class _Operation:
             if undo is None:
                 raise GraphBreak(breaks.MAY_RAISE, self.name)
             note(node, undo=undo, undoes_own=True)
+
+
+@functools.cache
+def _warns(name: str) -> Callable[[], Any]:
+    """What has torch's C++ warn of a variance of too few elements."""
+    return functools.partial(getattr(torch, name), torch.zeros(1))
 
 
 def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
