@@ -67,10 +67,22 @@ def through_data(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x.data, (x * y).sum()
 
 
+def beside_late_ones(x: torch.Tensor, y: torch.Tensor) -> Any:
+    one, other = (x * 2).chunk(2)
+    return x.t(), one, other, (one * other).sum() + y.sum()
+
+
+def of_what_is_copied(x: torch.Tensor, y: torch.Tensor) -> Any:
+    turned = y.t()
+    x = x * 1
+    x[0, 1:3] = turned[1, 1:3]
+    return x, turned
+
+
 _ROWS = torch.contiguous_format
 PROGRAMS: list[Callable[..., Any]] = [
     *(detached, read_inside, of_a_view, of_both, without_gradients_too, all_of_them, views_alone, itself, heard_inside),
-    *(by_a_size, through_data),
+    *(by_a_size, through_data, beside_late_ones, of_what_is_copied),
 ]
 
 
