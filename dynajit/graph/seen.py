@@ -65,6 +65,7 @@ class Seen:
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
         self._texts: dict[Source, Any] = {}
+        self._members: dict[Source, Any] = {}
         #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
         self.varying: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
@@ -157,6 +158,14 @@ class Seen:
         known = self._texts.setdefault(source, real)
         if known is not CHANGED and (type(known) is not type(real) or known != real):
             known = self._texts[source] = CHANGED
+        return known is CHANGED and self.dynamic is not False
+
+    def member(self, source: Source, real: object) -> bool:
+        """Whether this member of an enumeration is another one than before. It is not `expected`: its class has few, so
+        that each may have a variant."""
+        known = self._members.setdefault(source, real)
+        if known is not real:
+            known = self._members[source] = CHANGED
         return known is CHANGED and self.dynamic is not False
 
     def number(self, source: Source, real: complex) -> bool:

@@ -171,8 +171,8 @@ class GuardSet:
     def outgrown(
         self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
     ) -> tuple[CallSource, int] | None:
-        """The length's source, and how long it was to be, where guard `index` met a container that is longer now, or a
-        dictionary with other keys."""
+        """The length's source, and how long it was to be, where guard `index` met a container that is longer now, one
+        that was computed and has another length, or a dictionary with other keys."""
         guard = self._guards[index]
         with contextlib.suppress(Unreachable):
             source = guard.source
@@ -185,8 +185,10 @@ class GuardSet:
             if guard.kind == "DICT_KEYS":
                 return (length_source(source, dict.__len__), id(wanted)) if issubclass(type(found), dict) else None
             for kind in (list, dict, tuple):
-                if issubclass(type(found), kind) and kind.__len__(found) > wanted:
-                    return length_source(source, kind.__len__), wanted
+                if issubclass(type(found), kind):
+                    length = kind.__len__(found)
+                    other = length != wanted if isinstance(source, CallSource) else length > wanted
+                    return (length_source(source, kind.__len__), wanted) if other else None
         return None
 
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:

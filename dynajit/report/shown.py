@@ -5,6 +5,7 @@ In: any object. Out: text; no code of the program's runs, and no value is too la
 
 from __future__ import annotations
 
+import enum
 import os
 import types
 from typing import Any
@@ -46,6 +47,9 @@ def short(value: Any, limit: int = 80) -> str:
         return f"code of {value.co_name} ({os.path.basename(value.co_filename)}:{value.co_firstlineno})"
     if type(value) is types.BuiltinFunctionType:
         return f"built-in {value.__name__}"
+    if issubclass(type(value), enum.Enum):
+        name = object.__getattribute__(value, "__dict__").get("_name_")
+        return f"{short(type(value))}.{name}" if type(name) is str else f"an unnamed member of {short(type(value))}"
     return f"an object of type {short(type(value))}"
 
 

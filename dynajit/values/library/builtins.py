@@ -10,7 +10,6 @@ import abc
 import builtins
 import collections
 import contextlib
-import enum
 import functools
 import itertools
 import math
@@ -75,6 +74,7 @@ from dynajit.values.objects.objects import (
 )
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
 from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
+from dynajit.values.scalars.members import own_of_member
 from dynajit.values.scalars.number_calls import call_on_number, changes, of_growing, sum_of, varies
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import is_number, operate
@@ -611,12 +611,8 @@ def _own_text(tx: Tracer, value: Value, method: str) -> Value | None:
             return by_rule(tx, value.call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
         if has_plain_text(value, found):
             return plain_text(tx, value, found)
-    if isinstance(value, ConstVal) and issubclass(value.py_type(), enum.Enum):
-        kind = type(value.value)  # what its class says of texts may change, though the member does not
-        if isinstance(getattr(kind, method, None), types.FunctionType):
-            made = tx.call(tx.class_attribute(value, kind, method), [], {})
-            return by_rule(tx, made, STRUNG if method == "__str__" else REPRESENTED)
-    return None
+    own = own_of_member(tx, value, method)
+    return None if own is None else by_rule(tx, tx.call(own, [], {}), STRUNG if method == "__str__" else REPRESENTED)
 
 
 def _text(tx: Tracer, fn: Any, method: str, value: Value) -> Value:
@@ -650,6 +646,9 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
         if isinstance(found, types.FunctionType):
             return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
         has_text = True
+    own = own_of_member(tx, value, "__format__")
+    if own is not None:
+        return by_rule(tx, tx.call(own, [spec or ConstVal("")], {}), FORMATTED)
     if has_text and (spec is None or spec.const() == ""):
         return _text(tx, str, "__str__", value)
     parts = [value, spec or ConstVal("")]

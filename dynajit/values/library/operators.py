@@ -27,6 +27,13 @@ from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined
+from dynajit.values.scalars.members import (
+    are_told_by_identity,
+    differs_by_own_equality,
+    has_own,
+    is_mixed,
+    own_of_member,
+)
 from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors.arrays import ArrayVal
@@ -155,7 +162,7 @@ def _operator_method(tx: Tracer, shown: str, owner: Value, method: str, other: V
 def _comparison_method(tx: Tracer, shown: str, owner: Value, method: str, other: Value) -> Value | None:
     """The same, of a comparison: only those written in Python are called."""
     if not isinstance(owner, ObjVal):
-        return None
+        return own_of_member(tx, owner, method)
     found = rely_on(tx, owner.cls, method)
     # object.__ne__ asks the object's own __eq__
     asked = rely_on(tx, owner.cls, "__eq__") if found is object.__ne__ else found
@@ -258,6 +265,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return chief.operate(tx, function, [left, right])
     if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal) and symbol in ("==", "!="):
         return compare(tx, symbol, left.target, right.target)
+    compared = _compare_members(tx, symbol, left, right)
+    if compared is not None:
+        return compared
     if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
         return tx.fold(function, [left, right])
     if is_number(left) and is_number(right) and (left.symbolic or right.symbolic):
@@ -266,6 +276,18 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
     found = left.compare(tx, symbol, right)
     return found if found is not None else tx.fold(function, [left, right])
+
+
+def _compare_members(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """Members of enumerations that have comparisons of the program's own, or are not read yet; None for all others."""
+    _, method, reflected = COMPARE[symbol]
+    if any(has_own(value, name) for value, name in ((left, method), (right, reflected))):
+        return _user_compare(tx, left, right, symbol, method, reflected)
+    if symbol == "!=" and any(map(differs_by_own_equality, (left, right))):
+        return ConstVal(not compare(tx, "==", left, right).truth(tx))
+    if symbol in ("==", "!=") and are_told_by_identity(left, right):
+        return ConstVal(same_object(tx, left, right) == (symbol == "=="))
+    return None
 
 
 def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) -> bool:
@@ -328,6 +350,8 @@ def _user_compare(
     if plain != (left, right):
         with left_to_real_call(TypeError):
             return compare(tx, symbol, *plain)
+    if any(has_own(value, name) and is_mixed(value) for value, name, _ in attempts):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {left.describe()} and {right.describe()}")
     if symbol in ("==", "!="):
         return ConstVal(same_object(tx, left, right) == (symbol == "=="))
     raise tx.raised(

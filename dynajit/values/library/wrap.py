@@ -63,6 +63,7 @@ from dynajit.values.objects.subclasses import PLAIN, payload_of_real
 from dynajit.values.objects.suspended_generator import SuspendedGenerator, suspension_of
 from dynajit.values.objects.thread_local import ThreadLocalVal, only_sets_attributes
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, literal_identity
+from dynajit.values.scalars.members import UnreadMember
 from dynajit.values.scalars.slices import PARTS, make_slice
 from dynajit.values.scalars.symbolic import from_symbolic
 from dynajit.values.tensors import graph_arrays
@@ -143,9 +144,13 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
         if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
             tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
-        if type(obj) is bool and (type(getattr(source, "key", None)) is int or tx.seen.expects(source)):
-            tx.guard(source, "TYPE", bool)  # one of a list may only be passed on, to a tensor of flags, say
-            return UnreadConst(tx, obj, source, differs=not tx.static_numbers and tx.seen.text(source, obj))
+            if not tx.static_numbers and tx.seen.member(source, obj):
+                return UnreadMember(tx, obj, source)
+        if type(obj) is bool and not isinstance(source, ConstSource):
+            differs = _differs(tx, obj, source)
+            if differs or type(getattr(source, "key", None)) is int:
+                tx.guard(source, "TYPE", bool)  # one of a list may only be passed on, to a tensor of flags, say
+                return UnreadConst(tx, obj, source, differs=differs)
         if type(obj) is slice:
             found = _varying_slice(tx, obj, source)
             if found is not None:
@@ -168,7 +173,12 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
 def _changes(tx: Tracer, obj: Any, source: Source) -> bool:
     """Whether a text or time is another one than before, so that what follows from it is computed at run time: by
     functions that are made here, and are not kept for other processes."""
-    return not tx.static_numbers and not config.keep_variants and tx.seen.text(source, obj)
+    return not config.keep_variants and _differs(tx, obj, source)
+
+
+def _differs(tx: Tracer, obj: Any, source: Source) -> bool:
+    """Whether a text, time or flag is another one than before."""
+    return not tx.static_numbers and tx.seen.text(source, obj)
 
 
 def _varying_slice(tx: Tracer, obj: slice, source: Source) -> Value | None:

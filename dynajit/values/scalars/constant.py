@@ -113,6 +113,9 @@ TEXT_METHODS = frozenset(
     | {"removesuffix", "replace", "rjust", "rstrip", "strip", "swapcase", "title", "upper", "zfill"}
 )
 
+_METHODS_OF_TEXTS = frozenset(
+    name for name, found in vars(str).items() if type(found) is types.MethodDescriptorType and not name.startswith("_")
+)
 
 # no object's address is below
 _LEAST_ADDRESS = 1 << 16
@@ -159,7 +162,7 @@ class ConstVal(AsksClass):
         return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name in TEXT_METHODS and self.py_type() is str:
+        if name in _METHODS_OF_TEXTS and self.py_type() is str:
             return ConstMethod(self, name)  # nothing depends on the text yet
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
@@ -180,10 +183,10 @@ class ConstVal(AsksClass):
     def _member_attribute(self, tx: Tracer, name: str) -> Value:
         """An attribute of an enumeration's member: its own, or its class's."""
         if name == "__dict__":
-            return tx.wrap(self.value.__dict__, AttrSource(ConstSource(self.value, str(self.value)), name))
+            return tx.wrap(self.value.__dict__, AttrSource(ConstSource(self.value, short(self.value)), name))
         descriptor = getattr(type(self.value), name, None)
         if name in self.value.__dict__ and not isinstance(descriptor, property):
-            source = InstanceAttrSource(ConstSource(self.value, str(self.value)), name)
+            source = InstanceAttrSource(ConstSource(self.value, short(self.value)), name)
             return tx.wrap(self.value.__dict__[name], source)
         return tx.class_attribute(self, type(self.value), name)
 
@@ -194,8 +197,8 @@ class ConstVal(AsksClass):
 
     def own(self, tx: Tracer, name: str) -> Value | None:
         """Of an enumeration's member."""
-        kind = type(self.value)
-        if not isinstance(self.value, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
+        kind = self.py_type()
+        if not issubclass(kind, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
             return None
         return tx.class_attribute(self, kind, name)
 
@@ -297,9 +300,6 @@ class Unread(ConstVal):
     def py_type(self) -> type:
         return self._kind
 
-    def own(self, tx: Tracer, name: str) -> Value | None:
-        return None  # no member of an enumeration
-
 
 class UnreadConst(Unread):
     """A number or string from outside; reading its value records the guard.
@@ -337,7 +337,7 @@ class UnreadConst(Unread):
         if type(self._raw) in VALUE_TYPES:
             held = functools.partial(_same_value, self._raw)
             self._tx.guard(self.source, "PREDICATE", held, f"== {self._raw!r}")
-        elif self._kind is bool:
+        elif self._kind is bool or issubclass(self._kind, enum.Enum):
             self._tx.guard(self.source, "ID", self._raw)
         else:
             self._tx.guard(self.source, "EQUALS", self._raw)
@@ -370,11 +370,14 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 # methods of dates and times that only compute
 _OF_TIMES = frozenset({"isoformat", "isoweekday", "toordinal", "total_seconds", "weekday"})
-#: methods of texts that give numbers and truth values
+#: methods of texts that give numbers and truth values, and those between texts and bytes
 ASKING = frozenset(
     {"count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier"}
     | {"islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "rfind", "rindex", "startswith"}
+    | {"encode", "decode"}
 )
+#: those that give parts of it
+SPLITTING = frozenset({"partition", "rpartition", "rsplit", "split", "splitlines"})
 
 
 def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
@@ -388,15 +391,13 @@ def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
         return tx.fold(READERS[name], [number])
     if kind in TIME_TYPES and name in _OF_TIMES and hasattr(kind, name):
         return ConstMethod(number, name)
-    names = ASKING if kind in (str, bytes) else COMPUTING
+    names = ASKING | SPLITTING if kind in (str, bytes) else COMPUTING
     method = getattr(kind, name, None) if name in names else None
     return BoundBuiltin(number, name, tx.from_real(method)) if method is not None else None
 
 
 class ConstMethod(BoundMethod):
     """A C method of an immutable object, such as `"a".join`."""
-
-    child_names = ()
 
     def py_type(self) -> type:
         return type(getattr(self.owner.hint, self.name))
@@ -418,7 +419,10 @@ class ConstMethod(BoundMethod):
         return tx.fold(self.real(), args, kwargs)
 
     def rebuild(self, out: Any) -> None:
-        out.const(self.real())
+        if self.owner.is_read:
+            out.const(self.real())
+        else:
+            super().rebuild(out)
 
 
 def is_nan(value: object) -> bool:

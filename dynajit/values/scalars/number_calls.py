@@ -8,6 +8,7 @@ that raises is a guard that fails. Integers that are too large for a symbol are 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 import types
@@ -16,9 +17,10 @@ from typing import Any
 
 from dynajit import _C, symbols
 from dynajit.config import config
-from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource
-from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import READERS, TIME_TYPES, UnreadConst
+from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource, length_source
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import READERS, SPLITTING, TIME_TYPES, UnreadConst
 from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import UnreadCall
 
@@ -75,8 +77,37 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kw
     given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
     if not _computes(fn) or not all(is_number(value) or value.py_type() in _TAKEN for value in given.values()):
         return None
+    if getattr(fn, "__name__", None) in SPLITTING:
+        return _split(tx, fn, given)
     called = called_on_number(tx, fn, given)
     return model_of(tx, *called) if called is not None else None
+
+
+def _split(tx: Tracer, fn: Callable[..., Any], given: Mapping[Any, Value]) -> Value | None:
+    """What a method gives that splits a text which varies: as many texts as now, which vary; a graph break if it was
+    another number of them at other calls."""
+    called = called_on_number(tx, _parts_by(fn), given)
+    if called is None or len(called[0]) > MAX_COMPUTED:
+        return None
+    found, source = called
+    length = length_source(source, tuple.__len__)
+    if length in tx.seen.varying:
+        raise GraphBreak(breaks.VARYING_VALUE, length.name())
+    texts = model_of(tx, found, source)
+    in_tuple = "partition" in fn.__name__
+    return texts if in_tuple or texts is None else tx.new_list(tx.unpack(texts))
+
+
+@functools.cache
+def _parts_by(fn: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """The method, giving a tuple for its list."""
+
+    def parts(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return tuple(fn(*args, **kwargs))
+
+    parts.__name__, parts.__module__ = fn.__name__, fn.__objclass__.__name__  # type: ignore[attr-defined]
+    _C.mark_ours(parts.__code__)
+    return parts
 
 
 def is_among(tx: Tracer, members: Value, item: Value) -> bool | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, Unread
+from dynajit.values.scalars.constant import ConstVal, Unread, number_method
 from dynajit.values.scalars.symbolic import SymVal
 
 
@@ -24,6 +24,10 @@ class UnreadCall(Unread):
         super().__init__(tx, kind)
         self.function = function
         self._parts = list(parts)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        made = number_method(tx, self, name) if not self.is_read else None
+        return made if made is not None else super().getattr(tx, name)
 
     def read(self) -> Any:
         return self.function(*(part.const() for part in self._parts))

@@ -96,3 +96,58 @@ def test_other_classes_go_their_own_way() -> None:
         return x, Rude(s).upper(), Rude(s).lower(), str.upper(Rude(s)), os.path.join(Path("/a"), s)
 
     assert_same(called, x, "ab", then=[(x, "cd")])
+
+
+VOCABULARY = {f"w{i}": i for i in range(9)}
+
+
+def numbered(x: Tensor, s: str) -> Any:
+    before, _, after = s.partition(".")
+    return x * int(s.split(".")[1]), before, after.rpartition("."), s.rsplit(".", 1)[0], s.encode()
+
+
+def looked_up(x: Tensor, s: str) -> Any:
+    return x * sum([VOCABULARY.get(word, 7) for word in s.split(sep=".", maxsplit=1)]), s.splitlines()
+
+
+def of_parts(x: Tensor, s: str) -> Any:
+    parts = s.split(".")
+    parts.append("end")
+    parts[0] = parts[0] + "!"
+    return x + len(parts), parts, "/".join(parts), parts is s.split(".")
+
+
+@pytest.mark.parametrize("program", [numbered, looked_up, of_parts])
+def test_parts_of_a_text_vary_as_it_does(program: Callable[..., Any]) -> None:
+    given = [(x, f"w{i}.{i}") for i in range(1, 9)]
+    assert_same(program, x, "w0.0", then=given, repeat=1, breaks=0, recompiles=1)
+
+
+def test_a_text_of_ever_other_numbers_of_parts() -> None:
+    """The graph ends where it is split, and the rest fits all lists."""
+
+    def counted(x: Tensor, s: str) -> Any:
+        words = s.split()
+        return x * len(words), words[0]
+
+    texts = ["a b", "a b c d", "q", "b c d", "a b c d e f", "x y z", "a", "k l m n o"]
+    report = assert_same(counted, x, texts[0], then=[(x, text) for text in texts[1:]], repeat=1)
+    assert len(report.recompile_reasons) <= 3
+
+
+def test_what_refuses_to_split() -> None:
+    def refused(x: Tensor, s: str, by: str) -> Any:
+        try:
+            return x, s.split(by), s.partition(by)
+        except ValueError as error:
+            return x, str(error)
+
+    assert_same(refused, x, "a b", " ", then=[(x, "a,b", ","), (x, "c", ""), (x, "a;c", ";")], repeat=1)
+
+
+def test_a_made_text_is_asked() -> None:
+    def asked(x: Tensor, n: int) -> Any:
+        name = "/".join(["runs", f"step_{n:05d}.pt"])
+        return x * n, name.endswith(".pt"), name.find("_"), name.isascii(), name.split("/"), name.count("0") > 1
+
+    assert_same(asked, x, 2, then=[(x, n) for n in range(3, 12)], repeat=1, breaks=0, recompiles=1)
