@@ -19,7 +19,7 @@ from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.source import CallSource, Source
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.scalars.number_calls import called_on_number
+from dynajit.values.scalars.number_calls import called_on_number, model_of
 from dynajit.values.scalars.symbolic import SymVal, decide, from_symbolic, operate
 from dynajit.values.tensors import arrays
 from dynajit.values.tensors.arrays import SCALARS, ArrayVal, same_scalar
@@ -27,6 +27,7 @@ from dynajit.values.tensors.arrays import SCALARS, ArrayVal, same_scalar
 _NO_OVERFLOW = 1 << 62
 _UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
 _CONVERSIONS = frozenset({int, float, operator.index, math.floor, math.ceil, math.trunc, math.sqrt})
+_TEXTS = frozenset({format, str, repr})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
 # what NumPy rounds, or divides by zero, in ways of its own
 _LEFT_TO_NUMPY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.abs, abs, round})
@@ -158,6 +159,11 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     if fn in _CONVERSIONS and len(args) == 1:
         assert isinstance(args[0], VaryingScalar)
         return tx.fold(fn, [args[0].number])
+    if fn in _TEXTS or (fn is operator.mod and args[0].py_type() is str):
+        kinds = {at: value.py_type() for at, value in enumerate(args) if type(value) is VaryingScalar}
+        numbers = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}
+        called = called_on_number(tx, fn, numbers, kinds)
+        return model_of(tx, *called) if called is not None else None
     parts = [part for part in map(_number_of, args) if part is not None]
     if fn not in _ARITHMETIC and fn not in _COMPARISONS and fn not in _LEFT_TO_NUMPY:
         return None
