@@ -160,7 +160,7 @@ class GuardSet:
     def renumbered(
         self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
     ) -> tuple[Source, tuple[Any, ...]] | None:
-        """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, or all texts, but
+        """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, or texts, but
         others; and the keys that it wants."""
         guard = self._guards[index]
         if guard.kind != "DICT_KEYS":

@@ -61,6 +61,9 @@ class OutsideSet(SetVal):
         return 0 if self._whole else len(self._real)
 
     def iterate(self, tx: Tracer) -> Value:
+        if not self._whole and VaryingKey in map(type, self._added):
+            # to be told before the numbers are relied on: whatever they are, their order is not known
+            self.unsupported("the order of a set from outside to which what varies was added")
         self._read()
         return super().iterate(tx)
 
