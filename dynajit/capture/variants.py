@@ -115,6 +115,8 @@ class _Misses:
         # and what it was given, of these variants
         self._given: collections.Counter[Source] = collections.Counter()
         self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
+        # where an object of a value of its own was relied on
+        self._made: set[Source] = set()
         # where no symbol can help, so that fewer variants are enough
         self._hopeless: set[Source] = set()
 
@@ -145,6 +147,8 @@ class _Misses:
                 self._given[length] += 1
             if self._is_kept(length, changes if fresh else ()):
                 self._hopeless.add(length)
+        if source is not None and guard.kind == "PREDICATE":
+            self._made.add(source)
 
     def varying(self, seen: Seen, last: bool) -> list[Source]:
         """Where no variant is to rely on what is there any more."""
@@ -156,7 +160,7 @@ class _Misses:
             for source, count in self._found.items()
             if (last and count >= MANY_VALUES)
             or (source in soon and count >= MANY_COUNTS)
-            or (source in self._lengths and seen.is_result(source))
+            or ((source in self._lengths or source in self._made) and seen.is_result(source))
         ]
         found += [
             source

@@ -7,12 +7,15 @@ is like can be asked: libraries ask that all over.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
+from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import lookup_type
 
 
 class OpaqueVal(Value):
@@ -43,7 +46,17 @@ class VaryingObject(OpaqueVal):
         super().__init__(kind, source, breaks.VARYING_VALUE, source.name())
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if type(lookup_type(self.kind, name)[0]) is types.MethodDescriptorType and _has_no_other(self.kind):
+            return BoundMethod(self, name)  # the call ends the graph: what it gives is what the rest begins with
+        raise GraphBreak(self.reason, f"{name!r} of {self.detail}")
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         raise GraphBreak(self.reason, f"{name!r} of {self.detail}")
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         raise GraphBreak(self.reason, f"a call of {self.detail}")
+
+
+def _has_no_other(kind: type) -> bool:
+    """Whether instances have the attributes of their class alone."""
+    return not kind.__dictoffset__ and type(kind.__getattribute__) is types.WrapperDescriptorType

@@ -162,8 +162,10 @@ class ConstVal(AsksClass):
         return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name in _METHODS_OF_TEXTS and self.py_type() is str:
-            return ConstMethod(self, name)  # nothing depends on the text yet
+        kind = self.py_type()
+        unread = name in _METHODS_OF_TEXTS if kind is str else name in _IMPURE_METHODS and kind in VALUE_TYPES
+        if unread and hasattr(kind, name):
+            return ConstMethod(self, name)  # nothing depends on the text or time yet
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
         if name in ("__enter__", "__exit__"):
@@ -173,8 +175,6 @@ class ConstVal(AsksClass):
         if is_literal(found):
             return ConstVal(found)
         if isinstance(found, _C_METHODS):
-            if name in _IMPURE_METHODS and self.py_type() in VALUE_TYPES:
-                raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.py_type().__name__}.{name}")
             return ConstMethod(self, name)
         if name in _PATH_METHODS and self.py_type() in PATH_TYPES:
             return ConstMethod(self, name)
@@ -414,6 +414,8 @@ class ConstMethod(BoundMethod):
             args = [tx.new_list(tx.unpack_hinted(args[0]))]
         if self.owner.py_type() is str and (self.name in TEXT_METHODS or self.name in ("format", "translate")):
             return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
+        if self.owner.py_type() in VALUE_TYPES and self.name in _IMPURE_METHODS:
+            raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.owner.py_type().__name__}.{self.name}")
         if self.owner.py_type() in TIME_TYPES and self.name in _OF_TIMES:
             return tx.fold(getattr(self.owner.py_type(), self.name), [self.owner, *args], kwargs)
         return tx.fold(self.real(), args, kwargs)

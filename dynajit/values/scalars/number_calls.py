@@ -25,8 +25,8 @@ from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import UnreadCall
 
 # what is told apart by its text
-_SHOWN = (int, float, bool, complex, str, bytes, range, type(None), *TIME_TYPES)
-_TAKEN = (complex, str, bytes, list, tuple, frozenset, range, type(None), *TIME_TYPES)
+_SHOWN = (int, float, bool, complex, str, bytes, range, slice, type(None), *TIME_TYPES)
+_TAKEN = (complex, str, bytes, list, tuple, frozenset, range, slice, type(None), *TIME_TYPES)
 #: items of a list that is computed with at each check of the guards: of more the program computes itself
 MAX_COMPUTED = 128
 _NUMBER_TYPES = frozenset({int, float})
@@ -49,6 +49,7 @@ _COMPUTING: frozenset[Any] = frozenset(
         *(getattr(operator, name) for name in _OPERATORS),
         *(builtins.abs, builtins.round, builtins.divmod, builtins.hash, builtins.int, builtins.float, builtins.bool),
         *(builtins.complex, builtins.min, builtins.max, builtins.len, builtins.ord),
+        *(builtins.str, builtins.repr, builtins.format),
         *(sum_of, *READERS.values()),
     }
 )

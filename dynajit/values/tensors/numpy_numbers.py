@@ -161,8 +161,8 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         return tx.fold(fn, [args[0].number])
     if fn in _TEXTS or (fn is operator.mod and args[0].py_type() is str):
         kinds = {at: value.py_type() for at, value in enumerate(args) if type(value) is VaryingScalar}
-        numbers = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}
-        called = called_on_number(tx, fn, numbers, kinds)
+        given = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}
+        called = called_on_number(tx, fn, given, kinds)
         return model_of(tx, *called) if called is not None else None
     parts = [part for part in map(_number_of, args) if part is not None]
     if fn not in _ARITHMETIC and fn not in _COMPARISONS and fn not in _LEFT_TO_NUMPY:

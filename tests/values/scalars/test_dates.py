@@ -126,3 +126,19 @@ def test_a_float_that_answers_for_itself(ratio):
             return x, type(error), str(error)
 
     assert_same(program, X)
+
+
+def test_texts_of_times_that_vary():
+    """What asks the locale ends the graph at the call, and nothing relies on the time."""
+
+    def shown(x, t):
+        return x * 2, str(t), repr(t), f"{t}", f"{t!r:>40}"
+
+    def formatted(x, t):
+        return x * 2, t.strftime("%Y-%m-%d"), f"{t:%d.%m.}", t.weekday() < 5
+
+    start, hour = datetime.datetime(2024, 1, 1), datetime.timedelta(hours=31)
+    times = [start + hour * n for n in range(1, 9)]
+    assert_same(shown, X, start, then=[(X, each) for each in times], repeat=1, breaks=0, recompiles=1)
+    assert_same(shown, X, hour, then=[(X, hour * n) for n in range(2, 9)], repeat=1, breaks=0, recompiles=1)
+    assert_same(formatted, X, start, then=[(X, each) for each in times], repeat=1, breaks=1, recompiles=1)

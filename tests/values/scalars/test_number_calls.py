@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import CompileCounter
+from dynajit.testing import CompileCounter, assert_same
 
 X = torch.arange(1.0, 4.0)
 FUNCTIONS = [
@@ -153,3 +153,13 @@ def test_a_warning_that_is_an_error() -> None:
             else:
                 with pytest.raises(RuntimeWarning, match="invalid value encountered in log"):
                     compiled(X, s)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8])
+def test_texts_of_scalars_that_vary(kind: type) -> None:
+    def shown(x, v):
+        return x * 2, f"{v}", f"{v!r}", str(v), "%s" % v, "%.3f" % v, f"{v:>9}", "{:6.2f}".format(v)  # noqa: UP031,UP032
+
+    numbers = [kind(n * 0.7 + 1) for n in range(1, 8)]
+    report = assert_same(shown, X, kind(1), then=[(X, n) for n in numbers], repeat=1, breaks=0)
+    assert len(report.recompile_reasons) <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,22 @@ def test_a_made_text_is_asked() -> None:
         return x * n, name.endswith(".pt"), name.find("_"), name.isascii(), name.split("/"), name.count("0") > 1
 
     assert_same(asked, x, 2, then=[(x, n) for n in range(3, 12)], repeat=1, breaks=0, recompiles=1)
+
+
+def test_pieces_of_a_text_that_varies() -> None:
+    def cut(x: Tensor, s: str) -> Any:
+        return x * int(s[5:]), s[:4], s[-1], s[::2], s[1:-1].upper(), s[100:]
+
+    assert_same(cut, x, "item-000", then=[(x, f"item-{n:03}") for n in range(1, 9)], repeat=1, breaks=0, recompiles=1)
+    assert_same(lambda x, s: (x, s[0]), x, "ab", then=[(x, s) for s in ("cd", "", "e")])
+
+
+def test_matches_of_a_text_that_varies() -> None:
+    """What the search gives is another one at each call: what follows does not rely on it."""
+
+    def matched(x: Tensor, s: str) -> Any:
+        found = re.match(r"(\w+)-(\d+)", s)
+        return x * int(found.group(2)), found.groups(), found.start()  # type: ignore[union-attr]
+
+    report = assert_same(matched, x, "item-000", then=[(x, f"it{n}-{n:03}") for n in range(1, 12)], repeat=1)
+    assert len(report.recompile_reasons) <= 9
