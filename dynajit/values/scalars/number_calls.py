@@ -158,20 +158,21 @@ def _expect(tx: Tracer, found: Any, source: Source) -> None:
 
 
 def in_order(tx: Tracer, items: Sequence[Value], backwards: bool) -> list[Value] | None:
-    """Numbers of which some vary as `sorted` puts them; None for anything else. Nothing depends on their order."""
-    if not all(map(is_number, items)):
+    """Numbers or texts of which some vary as `sorted` puts them; None for anything else. Nothing depends on their
+    order."""
+    if not all(map(is_number, items)) and {item.py_type() for item in items} != {str}:
         return None
     called = called_on_number(tx, _falling if backwards else _rising, dict(enumerate(items)))
     found = model_of(tx, *called) if called is not None else None
     return tx.unpack(found) if found is not None else None
 
 
-def _rising(*numbers: float) -> tuple[float, ...]:
-    return tuple(sorted(numbers))
+def _rising(*items: Any) -> tuple[Any, ...]:
+    return tuple(sorted(items))
 
 
-def _falling(*numbers: float) -> tuple[float, ...]:
-    return tuple(sorted(numbers, reverse=True))
+def _falling(*items: Any) -> tuple[Any, ...]:
+    return tuple(sorted(items, reverse=True))
 
 
 class NumberCall:

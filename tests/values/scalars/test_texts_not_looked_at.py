@@ -171,3 +171,13 @@ def test_matches_of_a_text_that_varies() -> None:
 
     report = assert_same(matched, x, "item-000", then=[(x, f"it{n}-{n:03}") for n in range(1, 12)], repeat=1)
     assert len(report.recompile_reasons) <= 9
+
+
+def test_texts_that_vary_in_order() -> None:
+    def ordered(x: Tensor, names: list[str]) -> Any:
+        names.sort(reverse=True)
+        return x * 2, sorted([*names, "m"]), names, ", ".join(sorted(names))
+
+    given = [[f"w{n * 7 % 5}", f"a{n}", f"z{n * 3 % 4}", "w1"] for n in range(9)]
+    report = assert_same(ordered, x, given[0], then=[(x, each) for each in given[1:]], never_repeats="sorts in place")
+    assert len(report.recompile_reasons) <= 2
