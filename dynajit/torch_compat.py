@@ -68,6 +68,42 @@ def memory_of(value: Any) -> int | None:
         return None
 
 
+def innermost(value: torch.Tensor) -> torch.Tensor:
+    """What torch.func's levels wrap, also levels that were left; the tensor itself if none does."""
+    while _LEVELS.is_functorch_wrapped_tensor(value):
+        value = _LEVELS.get_unwrapped(value)
+    return value
+
+
+def memory_below(value: Any) -> int | None:
+    """As `memory_of`; of what is wrapped by levels, what the innermost has."""
+    return memory_of(innermost(value)) if isinstance(value, torch.Tensor) else None
+
+
+_LEVELS: Any = torch._C._functorch
+_LEAVES: dict[Any, Callable[[], Any]] = {
+    getattr(_LEVELS.TransformType, kind): getattr(_LEVELS, f"_{name}_decrement_nesting")
+    for kind, name in (("Vmap", "vmap"), ("Grad", "grad"), ("Jvp", "jvp"), ("Functionalize", "func"))
+}
+
+
+def leave_levels(depth: int) -> None:
+    """Leave the levels of torch.func's transforms that were entered since there were so many."""
+    # `pop_dynamic_layer_stack_and_undo_to_depth` has an internal assert that fails in torch 2.11
+    while _LEVELS.get_dynamic_layer_stack_depth() > depth:
+        _LEAVES[_LEVELS.peek_interpreter_stack().key()]()
+
+
+def in_dual_level() -> bool:
+    """Whether a level of forward-mode differentiation is open: there is one at most, and entering another one fails."""
+    try:
+        torch._C._enter_dual_level()
+    except RuntimeError:
+        return True
+    torch._C._exit_dual_level(level=0)
+    return False
+
+
 def settle_attention() -> None:
     """Have torch order its kernels for attention, where a GPU is in use. It does so at the first call of the process;
     in the middle of a capture that would be a change of its settings, made by the traced program."""

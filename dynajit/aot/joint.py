@@ -21,7 +21,7 @@ from dynajit import torch_compat
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.inference.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
-from dynajit.aot.modes import dual_level_left
+from dynajit.aot.modes import levels_left
 from dynajit.aot.passes.unused import gives_nothing
 from dynajit.aot.passes.version_exempt_writes import marking, marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
@@ -158,7 +158,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     noting_exempt = marking_version_exempt(gm, options.compile_fn)
     piece = functools.partial(compile_joint, **vars(options))
     # Tracing executes the graph's own grad mode changes.
-    with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
+    with torch.set_grad_enabled(torch.is_grad_enabled()), levels_left(gm):
         differentiated = _may_need_grad(facts, example_inputs)
         if differentiated and not torch.is_grad_enabled():
             return _with_gradients_on(gm, example_inputs, options)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynajit import torch_compat
 from dynajit.aot.legality import ENTER_DUAL_LEVEL, ENTER_INFERENCE, EXIT_INFERENCE
 from dynajit.aot.rewrite import without
 from dynajit.locks import process_lock
@@ -21,26 +22,27 @@ one_at_a_time = process_lock()
 
 
 @contextlib.contextmanager
-def dual_level_left(gm: torch.fx.GraphModule) -> Iterator[None]:
-    """A level of forward-mode differentiation that the graph enters does not stay where tracing the graph fails."""
-    if not any(node.target is ENTER_DUAL_LEVEL for node in gm.graph.nodes) or _in_dual_level():
+def levels_left(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """Levels of torch.func's transforms and of forward-mode differentiation that the graph enters do not stay where
+    tracing the graph fails."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        with _dual_level_left(gm):
+            yield
+    finally:
+        torch_compat.leave_levels(depth)
+
+
+@contextlib.contextmanager
+def _dual_level_left(gm: torch.fx.GraphModule) -> Iterator[None]:
+    if not any(node.target is ENTER_DUAL_LEVEL for node in gm.graph.nodes) or torch_compat.in_dual_level():
         yield
         return
     try:
         yield
     finally:
-        if _in_dual_level():
+        if torch_compat.in_dual_level():
             torch._C._exit_dual_level(level=0)
-
-
-def _in_dual_level() -> bool:
-    """There is one at most, and entering another one fails."""
-    try:
-        ENTER_DUAL_LEVEL()
-    except RuntimeError:
-        return True
-    torch._C._exit_dual_level(level=0)
-    return False
 
 
 def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, bool] | None:

@@ -94,9 +94,15 @@ class Shapes:
         return self._env is not None
 
     @property
-    def captures_scalars(self) -> bool:
-        """Whether a number read from a tensor is a symbol of the graph."""
+    def asked_for_scalars(self) -> bool:
+        """Whether the user wants numbers read from tensors in the graph."""
         return self.fullgraph or config.capture_scalar_outputs
+
+    @property
+    def captures_scalars(self) -> bool:
+        """Whether a number read from a tensor is a symbol of the graph. Inside of torch.func's transforms it is, for a
+        break there would leave the whole transform to eager mode."""
+        return self.asked_for_scalars or torch._C._functorch.peek_interpreter_stack() is not None
 
     @property
     def captures_sizes(self) -> bool:
@@ -108,7 +114,7 @@ class Shapes:
         """torch's ShapeEnv, made at first use."""
         if self._env is None:
             self._env = torch_compat.quiet_shape_env(
-                allow_scalar_outputs=self.captures_scalars, allow_dynamic_output_shape_ops=self.captures_sizes
+                allow_scalar_outputs=self.asked_for_scalars, allow_dynamic_output_shape_ops=self.captures_sizes
             )
             self.mode.shape_env = self._env
             self.mode.static_shapes = False

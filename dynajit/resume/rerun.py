@@ -29,11 +29,6 @@ from dynajit.report import ranks
 from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
 
-_LAYERS: Any = torch._C._functorch
-_LEAVES: dict[Any, Callable[[], Any]] = {
-    getattr(_LAYERS.TransformType, kind): getattr(_LAYERS, f"_{name}_decrement_nesting")
-    for kind, name in (("Vmap", "vmap"), ("Grad", "grad"), ("Jvp", "jvp"), ("Functionalize", "func"))
-}
 # operations that find a bad index only when they have written some items, and would add to these a second time
 _BY_ITEMS = re.compile("index_|scatter|put_")
 _BAD_INDEX = re.compile("out of (bounds|range)|device-side")
@@ -41,6 +36,8 @@ _BAD_INDEX = re.compile("out of (bounds|range)|device-side")
 _BY_TENSORS = re.compile("foreach")
 # those that write all of a tensor, as any that computes elements, though they may raise
 _BY_ELEMENTS = re.compile("div|mod|remainder")
+# what entering a level of forward-mode differentiation raises in one that the program entered outside
+_NESTED = "Nested forward mode AD"
 _NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
 
 
@@ -100,10 +97,11 @@ class Rerun:
             if setter in targets
         ]
         self.inference = torch.autograd.grad_mode._enter_inference_mode in targets
-        self.nests = any("nesting" in getattr(target, "__name__", "") for target in targets)
+        self.enters_dual = torch._C._enter_dual_level in targets
+        self.nests = self.enters_dual or any("nesting" in getattr(target, "__name__", "") for target in targets)
         self.handled = None if part is None else part.handled
         self.restored = restored
-        self.depth = _LAYERS.get_dynamic_layer_stack_depth()
+        self.depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         self._function: Callable[..., Any] | None = None
 
     def needed(self) -> bool:
@@ -168,9 +166,9 @@ class Rerun:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
         if self.inference:
             _leave_inference_modes(error)
-        # `pop_dynamic_layer_stack_and_undo_to_depth` has an internal assert that fails in torch 2.11
-        while _LAYERS.get_dynamic_layer_stack_depth() > self.depth:
-            _LEAVES[_LAYERS.peek_interpreter_stack().key()]()
+        torch_compat.leave_levels(self.depth)
+        if self.enters_dual and not str(error).startswith(_NESTED) and torch_compat.in_dual_level():
+            torch._C._exit_dual_level(level=0)
         for setter, args in self.settings:
             setter(*args)
         if self.nests:

@@ -19,7 +19,7 @@ from torch._prims_common import make_contiguous_strides_for
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import notes, value_of, written_by
 from dynajit.nested import leaves_in
-from dynajit.torch_compat import memory_of
+from dynajit.torch_compat import innermost, memory_below
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.polyfills.chosen import item_at, number_in, places_from, put_at
@@ -38,10 +38,13 @@ _COPIED = 1 << 16  # bytes
 def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
     """Whether the operation gives what eager does for the tensor and these, whatever the trace goes on with."""
     fake = tensor.fake
-    if tx.seen.choices_are_views or tx.runs_elsewhere or tx.open_levels or tx.overrides.modes:
+    if tx.seen.choices_are_views or tx.runs_elsewhere or tx.overrides.modes:
+        return False
+    parts = [*parts]
+    if tx.open_levels and (torch.is_inference_mode_enabled() or any(_is_batched(part.fake) for part in parts)):
         return False
     on_cpu = fake.device.type == "cpu"
-    if not on_cpu and not tx.graph.shapes.captures_scalars:
+    if not on_cpu and not tx.graph.shapes.asked_for_scalars:
         return False  # a kernel there can't raise
     return (
         tensor.kind in (torch.Tensor, torch.nn.Parameter)
@@ -50,6 +53,15 @@ def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
         and not (fake.is_conj() or fake.is_neg())
         and all(part.fake.device == fake.device and not part.fake.requires_grad for part in parts)
     )
+
+
+def _is_batched(fake: torch.Tensor) -> bool:
+    """Whether there is another number for each item that some level of vmap goes over."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(fake):
+        if torch._C._functorch.is_batchedtensor(fake):
+            return True
+        fake = torch._C._functorch.get_unwrapped(fake)
+    return False
 
 
 def load(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequence[int] | None) -> Any | None:
@@ -65,7 +77,10 @@ def load(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Seque
 
 def _loaded(tx: Tracer, tensor: Any, view: torch.Tensor, places: TupleVal, told: Value) -> Any | None:
     with tx.graph.running_fake():
-        ordered = _is_ordered(tensor.fake) or (view.is_contiguous() and view.dim() < 2)
+        if tx.open_levels:  # a copy with the strides of a view can't be made below levels
+            ordered = innermost(tensor.fake).is_contiguous() and _is_plain(innermost(view))
+        else:
+            ordered = _is_ordered(tensor.fake) or (view.is_contiguous() and view.dim() < 2)
     if not ordered:
         return None
     made: Any = tx.torch_op("call_function", item_at, [tensor, places, told], {})
@@ -108,7 +123,7 @@ def put(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequen
     """`tensor[…] = value` with tensors that choose along these dimensions. Whether it was done."""
     fake = tensor.fake
     rank = fake.dim() - len(chosen)
-    if _overlaps(fake):
+    if _overlaps(fake) or tx.open_levels:
         return False
     chosen = _kept(tx, chosen, tensor, value)
     if value.py_type() in (bool, int, float) and value.is_const():
@@ -116,7 +131,7 @@ def put(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequen
         value = tx.torch_op("call_function", torch.full, [TupleVal([]), value], like)
     elif value.py_type() is not torch.Tensor or not _fits(value.fake, fake, rank):
         return False
-    elif memory_of(value.fake) == memory_of(fake):
+    elif memory_below(value.fake) == memory_below(fake):
         if _is_item(value, tensor, chosen):
             return True  # as `x[t] += 1` ends: what was written is there
         if value.fake.numel() != 1 and not _is_like(value.node, tensor.node, [dim for dim, _ in chosen]):
@@ -129,7 +144,7 @@ def put(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequen
 
 
 def _is_input(tx: Tracer, fake: torch.Tensor) -> bool:
-    return memory_of(fake) in {memory_of(entry.fake) for entry in tx.graph.inputs}
+    return memory_below(fake) in {memory_below(entry.fake) for entry in tx.graph.inputs}
 
 
 def _probe(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequence[int]) -> bool:
@@ -177,9 +192,9 @@ def _is_item(value: Any, tensor: Any, chosen: Sequence[tuple[int, Any]]) -> bool
 
 def _item_of(node: fx.Node) -> fx.Node | None:
     """The item of which this is a view."""
-    memory = memory_of(value_of(node))
+    memory = memory_below(value_of(node))
     while node.target is not item_at:
-        whole = next((part for part in node.all_input_nodes if memory_of(value_of(part)) == memory), None)
+        whole = next((part for part in node.all_input_nodes if memory_below(value_of(part)) == memory), None)
         if memory is None or whole is None:
             return None
         node = whole
@@ -192,7 +207,7 @@ def _written(node: fx.Node) -> list[Any]:
 
 def _written_since(item: fx.Node, places: Iterable[fx.Node]) -> bool:
     """Whether one of the tensors that choose an item was written after that."""
-    memories = {memory_of(value_of(place)) for place in places}
+    memories = {memory_below(value_of(place)) for place in places}
     node = item
     while (node := node.next).op != "root":
         if not memories.isdisjoint(notes(node).writes):
@@ -237,8 +252,8 @@ def _told(chosen: Sequence[tuple[int, Any]], told: Sequence[int] | None) -> Valu
 
 def may_lie_anywhere(graph: fx.Graph, tensor: torch.Tensor) -> bool:
     """Whether the fake tensor may be a part of a loaded item: where it begins in the memory depends on values."""
-    memory = memory_of(tensor)
-    return any(node.target is item_at and memory_of(value_of(node)) == memory for node in graph.nodes)
+    memory = memory_below(tensor)
+    return any(node.target is item_at and memory_below(value_of(node)) == memory for node in graph.nodes)
 
 
 # -- after the trace
@@ -250,13 +265,15 @@ def need_views(built: GraphBuilder, results: Iterable[fx.Node]) -> bool:
     # a graph that changes nothing raises what the frame does when it is run again
     if (built.impure or built.has_written()) and not all(map(_raises_as_eager, nodes)):
         return True
-    read = {memory_of(value_of(node)) for node in nodes if node.target is item_at}
-    written = [value_of(node) for node in nodes if node.target is put_at and memory_of(value_of(node)) in read]
+    read = {memory_below(value_of(node)) for node in nodes if node.target is item_at}
+    written = [value_of(node) for node in nodes if node.target is put_at and memory_below(value_of(node)) in read]
     if any(map(_loses_its_place, nodes)) or any(map(_is_long_to_copy, written)):
         return True
     order = {node: place for place, node in enumerate(nodes)}
     writers = [node for node in nodes if notes(node).writes]
     items, returned = [node for node in nodes if node.target is item_at], set(results)
+    if items and any(None in notes(node).writes for node in writers):
+        return True  # what a level of torch.func's wraps: which memory it is in is not noted
     return any(_tells(node, order, writers, returned) for node in items) or _lies_elsewhere(built, returned)
 
 
@@ -289,17 +306,17 @@ def _loses_its_place(node: fx.Node) -> bool:
 
 def _computes_gradients(graph: fx.Graph) -> bool:
     given = (value_of(node) for node in graph.find_nodes(op="placeholder"))
-    return any(memory_of(value) is not None and value.requires_grad for value in given)
+    return any(memory_below(value) is not None and value.requires_grad for value in given)
 
 
 def _tells(item: fx.Node, order: dict[fx.Node, int], writers: list[fx.Node], results: set[fx.Node]) -> bool:
     """Whether the program sees that an item is no view: by what it returns, writes, or asks of the memory."""
-    memory = memory_of(value_of(item))
+    memory = memory_below(value_of(item))
     views, readers = {item: None}, set()
     for view in (todo := [item]):
         for user in view.users:
             readers.add(user)
-            if user not in views and any(memory_of(each) == memory for each in leaves_in([value_of(user)])):
+            if user not in views and any(memory_below(each) == memory for each in leaves_in([value_of(user)])):
                 views[user] = None
                 todo.append(user)
     own, stale, last = set(), len(order), -1
@@ -347,13 +364,13 @@ def _writes_alike(node: fx.Node, item: fx.Node) -> bool:
 def _reads_across(node: fx.Node, item: fx.Node) -> bool:
     """Whether an operation that writes an item reads what may have a part in common with it: eager's operations find
     there what they have written."""
-    memory, written = memory_of(value_of(item)), [value_of(part) for part in _written(node)]
+    memory, written = memory_below(value_of(item)), [value_of(part) for part in _written(node)]
     dims: Any = _dims(item)
     whole: Any = item.args[0]
     others = (
         part
         for part in node.all_input_nodes
-        if memory_of(value_of(part)) == memory and not any(value_of(part) is one for one in written)
+        if memory_below(value_of(part)) == memory and not any(value_of(part) is one for one in written)
     )
     return any(dims is None or not _is_like(part, whole, dims) for part in others)
 
@@ -383,8 +400,10 @@ def _lies_elsewhere(built: GraphBuilder, results: set[fx.Node]) -> bool:
     """Whether it shows that an item is contiguous as a copy and not as a view: in how what is computed of it is laid
     out, or in what shares memory."""
     nodes: list[fx.Node] = list(built.graph.nodes)
-    if all(_is_plain(value_of(node)) for node in nodes if node.target is item_at):
+    if all(_is_plain(innermost(value_of(node))) for node in nodes if node.target is item_at):
         return False
+    if any(_is_wrapped(node) for node in nodes):
+        return True  # where levels are open can't be run here
     laid: dict[fx.Node, Any] = {}
     shared: set[int | None] = set()
     with built.running_fake(), torch.no_grad():
@@ -398,7 +417,11 @@ def _lies_elsewhere(built: GraphBuilder, results: set[fx.Node]) -> bool:
             elif not _lay(node, laid, shared):
                 return True
     written = {memory for node in nodes for memory in notes(node).writes}
-    return not shared.isdisjoint(written | {memory_of(value_of(node)) for node in results})
+    return not shared.isdisjoint(written | {memory_below(value_of(node)) for node in results})
+
+
+def _is_wrapped(node: fx.Node) -> bool:
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(each) for each in leaves_in([value_of(node)]))
 
 
 def _is_plain(view: torch.Tensor) -> bool:
@@ -413,23 +436,23 @@ def _lay(node: fx.Node, laid: dict[fx.Node, Any], shared: set[int | None]) -> bo
     before = [*leaves_in([value_of(node)])]
     if "unbacked_bindings" in node.meta:
         return False
-    if all(memory_of(one) is None for one in before):
+    if all(memory_below(one) is None for one in before):
         return True
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda part: laid.get(part, value_of(part)))
     found = run_target(node.op, node.target, args, kwargs)
     parts = [part for part in node.all_input_nodes if part in laid]
     items, views = (
-        {memory_of(one) for one in leaves_in(trees)} for trees in ([*map(laid.get, parts)], [*map(value_of, parts)])
+        {memory_below(one) for one in leaves_in(trees)} for trees in ([*map(laid.get, parts)], [*map(value_of, parts)])
     )
     for was, now in zip(before, leaves_in([found]), strict=True):
-        inside = memory_of(now) in items and memory_of(now) is not None
+        inside = memory_below(now) in items and memory_below(now) is not None
         if inside:
             laid[node] = found
-        if memory_of(was) not in views:
+        if memory_below(was) not in views:
             if str((was.shape, was.stride())) != str((now.shape, now.stride())):
                 return False
             if inside:
-                shared.add(memory_of(was))
+                shared.add(memory_below(was))
         elif not inside:
             return False
     return True

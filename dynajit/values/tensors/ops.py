@@ -548,10 +548,12 @@ def _with_symbols(graph: GraphBuilder, run: Callable[[], _T]) -> _T:
     try:
         return run()
     except (DataDependentOutputException, DynamicOutputShapeException):
-        shapes = graph.shapes
-        if shapes.active or not (shapes.captures_scalars or shapes.captures_sizes):
+        shapes, mode = graph.shapes, graph.shapes.mode
+        captures = shapes.captures_scalars or shapes.captures_sizes
+        if not captures or (shapes.active and mode.allow_scalar_outputs >= shapes.captures_scalars):
             raise
         _ = shapes.env
+        mode.allow_scalar_outputs = shapes.captures_scalars  # backends run the graph's operations in this mode, too
         return run()
 
 
