@@ -149,6 +149,10 @@ class GraphBuilder:
         entries = {entry.node: entry for entry in self.inputs if entry.symbol is None}
         return [[entries[part] for part in node.all_input_nodes if part in entries] for node in self._nodes[mark[0] :]]
 
+    def communicates_since(self, mark: tuple[int, int, int, bool]) -> bool:
+        """Whether one of the nodes added since `mark` starts a collective."""
+        return any(starts_collective(node.target) for node in self._nodes[mark[0] :])
+
     def computes_alone(self, mark: tuple[int, int, int, bool]) -> bool:
         """Whether the nodes added since `mark` would give the same at any time: beside constants of the trace they read
         nothing that was there before, draw no numbers, and all that they do is known."""

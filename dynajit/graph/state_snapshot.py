@@ -89,9 +89,9 @@ class StateSnapshot:
 def _places(found: Any, names: set[str]) -> Iterator[_Place]:
     """The pieces of state of one object that code reaches."""
     if isinstance(found, types.FunctionType):
-        for cell in found.__closure__ or ():
-            yield _Place(_contents, cell, None, _contents(cell, None))
         if not is_of_library(found.__module__):
+            for cell in found.__closure__ or ():
+                yield _Place(_contents, cell, None, _contents(cell, None))
             variables = found.__globals__
             yield from (_variable(variables, name) for name in names_of(found.__code__) if name in variables)
     elif isinstance(found, types.ModuleType):

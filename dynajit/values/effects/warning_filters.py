@@ -32,6 +32,7 @@ from dynajit.values.scalars.constant import ConstVal, is_none
 Filter = tuple[Any, ...]
 _ACTIONS = ("error", "ignore", "always", "default", "module", "once", "all")
 _NAMES = ("message", "category", "stacklevel", "source")
+_RAISING, _REPEATING = frozenset({"error"}), frozenset({"error", "always", "all"})
 _FILTER = ("action", "category", "lineno")
 _DEFAULTS = {"message": "", "category": Warning, "module": "", "lineno": 0, "append": False}
 _HERE = ConstSource(warnings, "warnings")
@@ -59,7 +60,19 @@ def warns_through(tx: Tracer, function: Callable[[], Any], text: str, category: 
     """Have generated code call a function that gives this warning."""
     if not config.replay_warnings:
         _refuse("warnings.warn")
-    _defer(tx, text, category, function, (), {})
+    if tx.static_numbers:
+        _warns_by_itself(tx, text, category)
+    else:
+        _defer(tx, text, category, function, (), {})
+
+
+def _warns_by_itself(tx: Tracer, text: str, category: type[Warning]) -> None:
+    """What is traced here is run for real by the graph, or when that is compiled: it warns then. That is what eager
+    mode does if a line warns only once."""
+    once = _Harmless(text, category, _REPEATING)
+    if tx.warning_filters is not None or _record() is not None or not once(warnings):
+        _refuse("warnings.warn where each time counts")
+    tx.guard(_HERE, "PREDICATE", once, f"shows {category.__name__} once: {text[:40]!r}")
 
 
 def _defer(
@@ -97,15 +110,15 @@ def _message(message: Value, category: Value | None) -> tuple[str, type[Warning]
     return message.const(), category.obj
 
 
-def _may_raise(filters: Sequence[Filter], text: str, category: type[Warning]) -> bool:
-    """Whether a filter may make an exception of the warning. Which module and line warn is left open."""
+def _actions(filters: Sequence[Filter], text: str, category: type[Warning]) -> set[str]:
+    """What may be done with the warning. Which module and line warn is left open."""
+    found = set()
     for action, message, kind, module, line in filters:
-        fits = issubclass(category, kind) and (message is None or message.match(text) is not None)
-        if fits and action == "error":
-            return True
-        if fits and module is None and line == 0:
-            return False
-    return bool(_hooks.defaultaction == "error")
+        if issubclass(category, kind) and (message is None or message.match(text) is not None):
+            found.add(action)
+            if module is None and line == 0:
+                return found
+    return found | {_hooks.defaultaction}
 
 
 def _record() -> list[Any] | None:
@@ -129,17 +142,17 @@ def _shown_as_usual() -> bool:
 
 
 class _Harmless:
-    """A guard's predicate: the warning would be shown as usual, and no filter makes an exception of it."""
+    """A guard's predicate: the warning would be shown as usual, and no filter does with it what is `refused`."""
 
-    def __init__(self, text: str, category: type[Warning]) -> None:
-        self.text, self.category = text, category
+    def __init__(self, text: str, category: type[Warning], refused: frozenset[str] = _RAISING) -> None:
+        self.text, self.category, self.refused = text, category, refused
         self.seen: list[Filter] | None = None  # filters that were looked through
         self.default = ""
         self.recorded = _record() is not None
 
     def __call__(self, module: Any) -> bool:
         if module.filters != self.seen or module.defaultaction != self.default:
-            if _may_raise(module.filters, self.text, self.category):
+            if not self.refused.isdisjoint(_actions(module.filters, self.text, self.category)):
                 return False
             self.seen, self.default = list(module.filters), module.defaultaction
         return _still_usual(self.recorded, module)
@@ -155,7 +168,8 @@ def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     told = "are shown or recorded as before"
     if filters is None:
         harmless, told = _Harmless(text, category), f"no filter raises {category.__name__}: {text[:40]!r}"
-    if (filters is not None and _may_raise(filters, text, category)) or not harmless(warnings):
+    raises = filters is not None and not _RAISING.isdisjoint(_actions(filters, text, category))
+    if raises or not harmless(warnings):
         _refuse("warnings.warn where filters make it an exception, or where the program shows it itself")
     tx.guard(_HERE, "PREDICATE", harmless, told)
     if record is not None:

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.shared_state import SharedState
+from dynajit.graph.written_collectives import FunctionalCollectives, functionally, is_functional
 from dynajit.nested import leaves_in
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
@@ -58,24 +58,31 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
         # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
     others = [arg for place, arg in enumerate(args) if place not in functions]
-    read, in_backward = _learn(tx, cls, args, kwargs)
+    read, in_backward, communicates = _learn(tx, cls, args, kwargs)
     known = []
     for place in functions:
         with contextlib.suppress(NotReal):
             known.append(args[place].real())
     reals = {entry.node: entry.real for entry in tx.graph.inputs}
-    call = _applied(cls.obj, functions, len(parts), known, [reals[each.node] for each in read])
+    call = _applied(cls.obj, functions, len(parts), known, [reals[each.node] for each in read], communicates)
     vars(call)["backward_reads"] = in_backward
     return tx.torch_op("call_function", call, [*read, *parts, *others], kwargs)
 
 
 def _applied(
-    cls: Any, functions: Mapping[int, Build], count: int, known: Sequence[Any], outside: Sequence[Any]
+    cls: Any,
+    functions: Mapping[int, Build],
+    count: int,
+    known: Sequence[Any],
+    outside: Sequence[Any],
+    communicates: bool,
 ) -> Callable[..., Any]:
     """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions. Its first
     arguments are what stands for the tensors `outside`, which it reads by itself. `functions` make those of the rest
-    that a graph can't hold, by position, of `count` more arguments; `known` are those that come from outside."""
+    that a graph can't hold, by position, of `count` more arguments; `known` are those that come from outside.
+    `communicates`: it makes collectives, which are functional ones where a functional graph is made of it."""
     read = [weakref.ref(tensor) for tensor in outside]
+    traced = functionally(cls) if communicates else cls
 
     def call(*args: Any, **kwargs: Any) -> Any:
         standing, args = args[: len(read)], args[len(read) :]
@@ -83,18 +90,22 @@ def _applied(
             given, rest = iter(args[:count]), iter(args[count:])
             places = range(len(args) - count + len(functions))
             args = tuple(functions[at](given) if at in functions else next(rest) for at in places)
-        if not any(map(_stands_for_another, standing)):
-            return cls.apply(*args, **kwargs)
-        with _InPlaceOf({id(ref()): tensor for ref, tensor in zip(read, standing, strict=True)}):
-            return cls.apply(*args, **kwargs)
+        with contextlib.ExitStack() as contexts:
+            if any(map(_stands_for_another, standing)):
+                others = {id(ref()): tensor for ref, tensor in zip(read, standing, strict=True)}
+                contexts.enter_context(_InPlaceOf(others))
+            if not communicates or not any(map(is_functional, (*args, *kwargs.values()))):
+                return cls.apply(*args, **kwargs)
+            contexts.enter_context(FunctionalCollectives())  # type: ignore[no-untyped-call]
+            return traced.apply(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
-    vars(call)["functions"] = known  # which backward may call, too
+    vars(call).update(functions=known, communicates=communicates)  # backward may call the functions, too
     return call
 
 
 def _stands_for_another(tensor: Any) -> bool:
-    return isinstance(tensor, (FakeTensor, FunctionalTensor)) or torch._is_functional_tensor(tensor)
+    return isinstance(tensor, FakeTensor) or is_functional(tensor)
 
 
 class _InPlaceOf(TorchFunctionMode):
@@ -109,24 +120,27 @@ class _InPlaceOf(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> tuple[list[Any], bool]:
+def _learn(
+    tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]
+) -> tuple[list[Any], bool, bool]:
     """What forward and backward rely on.
 
     Returns:
-        The tensors from outside that they read by themselves, and whether backward reads any.
+        The tensors from outside that they read by themselves, whether backward reads any, and whether they make
+        collectives.
     """
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
     if not may_be_differentiated([*args, *kwargs.values()]):
         parts[2] = ConstVal(None)
     given = {part.node for part in (*args, *kwargs.values()) if isinstance(part, TensorVal)}
-    read = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
+    read, communicates = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
     entries = {entry.node: entry for entries in read for entry in entries if entry.node not in given}
     in_backward = False
     if entries and not is_none(parts[2]):
-        of_forward = len(_trace_aside(tx, autograd_function, cls.obj, [*parts[:2], ConstVal(None)], args, kwargs))
-        in_backward = any(entry.node in entries for each in read[of_forward:] for entry in each)
+        of_forward, _ = _trace_aside(tx, autograd_function, cls.obj, [*parts[:2], ConstVal(None)], args, kwargs)
+        in_backward = any(entry.node in entries for each in read[len(of_forward) :] for entry in each)
     values = [tx.wrap(entry.real, entry.source) for entry in entries.values()]
-    return [value for value in values if type(value) is TensorVal], in_backward
+    return [value for value in values if type(value) is TensorVal], in_backward, communicates
 
 
 def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
@@ -160,9 +174,9 @@ def _trace_aside(
     parts: list[Value],
     args: Sequence[Value],
     kwargs: dict[str, Value],
-) -> list[list[GraphInput]]:
+) -> tuple[list[list[GraphInput]], bool]:
     """Trace a forward and a backward for their guards alone; an effect on something outside is a graph break. Of each
-    of their operations the graph's inputs that it reads are returned."""
+    of their operations the graph's inputs that it reads are returned, and whether one of them is a collective."""
     journal, graph = tx.journal.mark(), tx.graph.mark()
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
@@ -173,7 +187,7 @@ def _trace_aside(
             without_effects(tx, getattr(called, "__qualname__", str(called)), [*parts, *args, *kwargs.values()]),
         ):
             tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
-        return tx.graph.read_since(graph)
+        return tx.graph.read_since(graph), tx.graph.communicates_since(graph)
     finally:
         state = tx.python_code.setdefault(called, SharedState())
         for code, _ in tx.assumed.codes.values():

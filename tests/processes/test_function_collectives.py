@@ -1,0 +1,253 @@
+"""Functions of autograd whose forward and backward make collectives, as tensor, sequence and expert parallel libraries
+write them: one compiled graph, and eager's results and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, counted
+from torch import nn
+from torch.nn import functional as F
+
+import dynajit
+from dynajit.report import logs
+
+WIDTH, ROWS = 8, 4
+
+
+class Function(torch.autograd.Function):
+    """One that takes a tensor, then the group, which gets no gradient."""
+
+
+class Copied(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Reduced(Function):
+    """In place, as Megatron does it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
+
+
+class Gathered(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        out = x.new_empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:])
+        dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        out = gradient.new_empty(gradient.shape[0] // dist.get_world_size(ctx.group), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(out, gradient.contiguous(), group=ctx.group)
+        return out, None
+
+
+class Scattered(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        out = x.new_empty(x.shape[0] // dist.get_world_size(group), *x.shape[1:])
+        dist.reduce_scatter_tensor(out, x.contiguous(), op=dist.ReduceOp.SUM, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return Gathered.apply(gradient.contiguous(), ctx.group), None
+
+
+class Listed(Function):
+    """Gathered by columns, through a list."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient.chunk(dist.get_world_size(ctx.group), -1)[dist.get_rank(ctx.group)].contiguous(), None
+
+
+class Exchanged(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any, received: Any = None, sent: Any = None) -> torch.Tensor:
+        ctx.group, ctx.splits = group, (sent, received)
+        out = torch.empty_like(x) if received is None else x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return Exchanged.apply(gradient, ctx.group, *ctx.splits), None, None, None
+
+
+class Sent(Function):
+    """From rank 1, whose tensor alone gets a gradient; the largest element of all is taken off."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        most, out = x.max(), x.clone()
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+        dist.broadcast(out, 1, group=group)
+        return out - most
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient * (dist.get_rank(ctx.group) == 1), None
+
+
+class Projected(torch.autograd.Function):
+    """A linear layer that sums the gradient of its input while that of its weight is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        of_input = gradient @ weight
+        handle = dist.all_reduce(of_input, group=ctx.group, async_op=True)
+        of_weight = gradient.t() @ x
+        handle.wait()
+        return of_input, of_weight, None
+
+
+class Network(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.group = form, dist.group.WORLD
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(self.up(x))
+        if self.form == "reduced":
+            return torch.sin(Reduced.apply(self.down(Copied.apply(h, self.group)), self.group))
+        if self.form == "sequence":
+            return Scattered.apply(self.down(Gathered.apply(h, self.group)), self.group) * 2
+        if self.form == "listed":
+            return torch.sin(Listed.apply(self.down(h), self.group))
+        if self.form == "projected":
+            return torch.tanh(Projected.apply(h, self.down.weight, self.group))
+        if self.form == "sent":
+            return torch.tanh(Sent.apply(self.down(h), self.group))
+        splits = [] if self.form == "exchanged" else [[[3, 1], [3, 1]], [[1, 3], [1, 3]]][dist.get_rank()]
+        back = splits[::-1]
+        return Exchanged.apply(torch.sin(Exchanged.apply(h, self.group, *splits)), self.group, *back)
+
+
+FORMS = ("reduced", "sequence", "listed", "projected", "sent", "exchanged", "exchanged unequally")
+
+
+def trained(rank: int, form: str) -> list[Any]:
+    """Steps of training and of evaluation, eager and compiled: both, then graphs, breaks, captures, and what was said
+    of graphs that run as captured."""
+    said: list[str] = []
+    emit, logs.emit = logs.emit, lambda name, text, *more: said.append(text)  # type: ignore[assignment]
+    dynajit.set_logs("aot_graphs")
+    results: list[Any] = []
+    try:
+        with counted() as counts:
+            for compiled in (False, True):
+                torch.manual_seed(rank)
+                model = Network(form)
+                call: Any = dynajit.compile(model) if compiled else model
+                found: list[Any] = []
+                for step in range(3):
+                    x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(10 * step + rank))
+                    y = call(x.requires_grad_())
+                    y.square().mean().backward()
+                    found += [y.detach(), x.grad, *(p.grad for p in model.parameters())]
+                    model.zero_grad()
+                with torch.no_grad():
+                    found.append(call(x))
+                results.append(found)
+    finally:
+        logs.emit = emit
+        dynajit.set_logs("")
+    return [*results, counts.totals()[:2], len(counts.seen), [text for text in said if "as captured" in text]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form(two: Ranks, form: str) -> None:
+    for expected, actual, totals, captures, as_captured in two.run(trained, form):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+        assert totals == (2, 0), totals  # one with gradients, one without
+        assert captures == 2
+        assert not as_captured
+
+
+def unused(rank: int) -> list[Any]:
+    """Rank 0 needs no result, and the others wait for its part."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = Gathered.apply(x * 2, dist.group.WORLD)
+        return x.sin() if dist.get_rank() == 0 else y.sin().sum()
+
+    x = torch.full((2, 3), rank + 1.0, requires_grad=False)
+    compiled = dynajit.compile(forward)
+    return [(forward(x), compiled(x)) for _ in range(3)]
+
+
+def test_collectives_of_unused_results_are_made(two: Ranks) -> None:
+    for pairs in two.run(unused):
+        for expected, actual in pairs:
+            torch.testing.assert_close(actual, expected)
+
+
+def written(rank: int) -> list[Any]:
+    """What a Function writes in place: an argument of the graph's, and what an operation before it has saved."""
+
+    def of_argument(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (Reduced.apply(x, dist.group.WORLD) * w).sin()
+
+    def of_saved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return Reduced.apply((x * w).exp(), dist.group.WORLD) * 2
+
+    results = []
+    for function in (of_argument, of_saved):
+        for differentiated in (False, True):
+            pair = []
+            for call in (function, dynajit.compile(function)):
+                x = torch.linspace(0, 1, 6) + rank
+                w = torch.full((6,), 0.5, requires_grad=differentiated)
+                y = call(x, w)
+                if differentiated:
+                    y.sum().backward()
+                pair.append((y.detach(), x, w.grad))
+            results.append(pair)
+    return results
+
+
+def test_what_is_written_in_place(two: Ranks) -> None:
+    for pairs in two.run(written):
+        for expected, actual in pairs:
+            torch.testing.assert_close(actual, expected)
