@@ -38,6 +38,7 @@ from dynajit.interp.catching import catches, nobody_catches
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
+from dynajit.interp.policy import REFUSING_MODULES
 from dynajit.interp.repeated_calls import RepeatedCalls
 from dynajit.interp.summaries import Summaries
 from dynajit.report import breaks
@@ -535,9 +536,10 @@ class Interpreter(Calls):
 
     def is_compiling(self) -> bool:
         """What the innermost traced frame hears that asks whether it is being compiled. Torch's own modules are known:
-        as compiled, they compute the same, with less that can't be captured."""
-        if self.caller_module().split(".", 1)[0] == "torch":
-            return True
+        as compiled, they compute the same, with less that can't be captured; or they refuse."""
+        module = self.caller_module()
+        if module.split(".", 1)[0] == "torch":
+            return module not in REFUSING_MODULES
         self.asked_compiling = True
         return self.compiling_answer
 

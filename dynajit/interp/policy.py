@@ -159,6 +159,13 @@ TRACED_FUNCTIONS = frozenset(
         "torch.distributed.distributed_c10d._check_single_tensor",
         "torch.distributed.distributed_c10d._get_default_group",
         "torch.distributed.distributed_c10d._group_or_default_group",
+        "torch.distributed.nn.functional._AllReduce.backward",
+        "torch.distributed.nn.functional._AllReduce.forward",
+        "torch.distributed.nn.functional._AlltoAllSingle.backward",
+        "torch.distributed.nn.functional._AlltoAllSingle.forward",
+        "torch.distributed.nn.functional._deprecated",
+        "torch.distributed.nn.functional.all_reduce",
+        "torch.distributed.nn.functional.all_to_all_single",
         "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
         "torch.autograd.graph.disable_saved_tensors_hooks",
         "torch.autograd.graph.save_on_cpu.__init__",
@@ -170,6 +177,8 @@ TRACED_FUNCTIONS = frozenset(
         "weakref.WeakValueDictionary.get",
     }
 )
+# torch's modules whose functions raise where they hear that they are compiled
+REFUSING_MODULES = frozenset({"torch.distributed.nn.functional"})
 # functions that are not traced although their module is, and why
 SKIPPED_FUNCTIONS: dict[str, str] = {
     "torch.nn.utils.parametrize.register_parametrization": "makes a class for the module",

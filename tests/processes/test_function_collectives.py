@@ -3,6 +3,7 @@ write them: one compiled graph, and eager's results and gradients."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -251,3 +252,52 @@ def test_what_is_written_in_place(two: Ranks) -> None:
     for pairs in two.run(written):
         for expected, actual in pairs:
             torch.testing.assert_close(actual, expected)
+
+
+def of_torch(rank: int) -> Any:
+    """Torch's own such Functions, which refuse to be compiled by torch.compile."""
+    from torch.distributed.nn import functional
+
+    def forward(x: torch.Tensor, group: Any) -> torch.Tensor:
+        whole = functional.all_reduce(x.sin(), group=group)
+        there = functional.all_to_all_single(torch.empty_like(x), x.cos(), group=group)
+        return (whole * x).sum() + (there * x.exp()).sum()
+
+    with warnings.catch_warnings():  # as a program that ignores what is deprecated
+        warnings.simplefilter("ignore")
+        results = []
+        for call in (forward, dynajit.compile(forward, fullgraph=True)):
+            x = (torch.arange(6.0).view(2, 3) + rank).requires_grad_()
+            y = call(x, dist.group.WORLD)
+            y.backward()
+            results.append((y.detach(), x.grad))
+    return results
+
+
+def test_functions_of_torch(two: Ranks) -> None:
+    for expected, actual in two.run(of_torch):
+        torch.testing.assert_close(actual, expected)
+
+
+def left(rank: int) -> list[Any]:
+    """A collective in a group that was destroyed: what eager mode makes of it."""
+
+    def forward(x: torch.Tensor, group: Any) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y, group=group)
+        return y + 1
+
+    found = []
+    for call in (forward, dynajit.compile(forward)):
+        group = dist.new_group([0, 1])
+        dist.destroy_process_group(group)
+        try:
+            found.append(call(torch.ones(3), group).tolist())
+        except (RuntimeError, ValueError) as error:
+            found.append(type(error))
+    return found
+
+
+def test_a_group_that_was_left(two: Ranks) -> None:
+    for expected, actual in two.run(left):
+        assert actual == expected

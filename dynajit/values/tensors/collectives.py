@@ -25,6 +25,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
+from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.objects import ObjVal
@@ -114,7 +115,9 @@ def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) 
     if group.is_const() and group.const() is None:
         group = _world(None, tx, tx.from_real(distributed.group))
     real = getattr(group, "real_object", None)
-    if not isinstance(real, distributed.ProcessGroup) or distributed.get_rank(real) < 0:
+    with ending_graph(breaks.RAISES, name_of_call(function), ValueError):  # a group that was left
+        place = distributed.get_rank(real) if isinstance(real, distributed.ProcessGroup) else -1
+    if place < 0:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in what is no group of this process's")
     return real_of(tx, group)
 
