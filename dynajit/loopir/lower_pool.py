@@ -59,9 +59,11 @@ def _max_pool(
             if best is None:
                 best = value
                 continue
-            better = apply("or", apply("gt", value, best), apply("ne", value, value))
-            slot = select(better, number(n, torch.int32), slot)
-            best = select(better, value, best)
+            greater, nan = apply("gt", value, best), apply("ne", value, value)
+            slot = select(apply("or", greater, nan), number(n, torch.int32), slot)
+            # one after the other: the first is one instruction, not a jump that no processor foresees, and the second
+            # a jump hardly ever taken, where vectors can't be filled
+            best = select(nan, value, select(greater, value, best))
         assert best is not None
         return best, slot
 

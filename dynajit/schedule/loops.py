@@ -43,6 +43,7 @@ from dynajit.loopir.nodes import (
     Read,
     Reduction,
     Scalar,
+    Scan,
     Scatter,
     Shape,
     Source,
@@ -325,7 +326,10 @@ class _Draft:
         stored, cost = list(self.group.stored), self._cost(sections)
         kernel = Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
         kernel.bounds = bounds
-        kernel.across = None if self.group.reduces or sections[0].updates else _across(kernel)
+        if not self.group.reduces and not sections[0].updates:
+            kernel.across = _across(kernel)
+            if kernel.across is None and self.target.keeps_rows and not isinstance(self.group.members[0], Scan):
+                _run_along_most(kernel)
         return kernel
 
     def _bounds(self) -> tuple[Scalar, ...]:
@@ -675,6 +679,25 @@ def _across(kernel: Kernel) -> Axis | None:
                         gain[outer] = gain.get(outer, 0) + hint_of(node.tensor.numel)
     best = max(gain, key=gain.__getitem__, default=None)
     return best if best is not None and min(hint_of(best.size), hint_of(last.size)) >= 8 else None
+
+
+def _run_along_most(kernel: Kernel) -> None:
+    """Have the innermost loop go along the axis with the fewest places apart in memory, if these are half at most of
+    those along the last, which is the order of what is stored."""
+    if len(kernel.inner) != 1 or kernel.bounds:
+        return
+    loads = {node.address for node in kernel.scalars() if isinstance(node, Load)}
+    places = [*loads, *(store.address for store in kernel.all_stores())]
+
+    def apart(a: Axis) -> int:
+        return sum(stride_of(place, a) not in (0, 1, 2) for place in places)
+
+    (last,) = kernel.inner
+    among = [a for a in reversed(kernel.outer) if hint_of(a.size) >= VECTOR // 2]
+    best = min(among, key=apart, default=last)
+    if 2 * apart(best) <= apart(last) != 0:
+        kernel.outer = (*(a for a in kernel.outer if a is not best), last)
+        kernel.inner = (best,)
 
 
 def _range(place: Scalar) -> tuple[int | None, int | None]:
