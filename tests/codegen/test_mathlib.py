@@ -142,3 +142,12 @@ def test_signs_of_zeros(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor([0.0, -0.0], dtype=dtype).repeat(20)
     (actual,) = cpu.build(plan_of(function, x))(x)
     torch.testing.assert_close(actual.signbit(), function(x).signbit())
+
+
+@pytest.mark.parametrize("exponent", [2.7, -3.0, 2.0, 0.0, 0.5, math.inf, -math.inf, math.nan])
+def test_pow_with_one_exponent_for_all(exponent: float) -> None:
+    x = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, math.inf, -math.inf, math.nan]).repeat(40)
+    y = torch.tensor([exponent])
+    (actual,) = cpu.build(plan_of(torch.pow, x, y))(x, y)
+    torch.testing.assert_close(actual, torch.pow(x, y), equal_nan=True, rtol=1e-6, atol=0)
+    assert torch.equal(actual.signbit() & ~actual.isnan(), torch.pow(x, y).signbit() & ~actual.isnan())

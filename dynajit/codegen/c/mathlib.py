@@ -316,13 +316,17 @@ INLINE float pow_f32(float x, float y) {
   u = (u + 1023) << 52;
   __builtin_memcpy(&c, &u, 8);
   float r = (float)(q * c), size = __builtin_fabsf(x), half = 0.5f * y;
-  r = size == 0.0f ? (y < 0.0f ? __builtin_inff() : 0.0f) : r;
-  r = size == __builtin_inff() ? (y < 0.0f ? 0.0f : __builtin_inff()) : r;
-  float far = (size < 1.0f) == (y < 0.0f) ? __builtin_inff() : 0.0f;
-  r = __builtin_fabsf(y) == __builtin_inff() ? (size == 1.0f ? 1.0f : far) : r;
+  float of_none = y < 0.0f ? __builtin_inff() : 0.0f, of_all = y < 0.0f ? 0.0f : __builtin_inff();
+  r = size == 0.0f ? of_none : r;
+  r = size == __builtin_inff() ? of_all : r;
+  float far = size < 1.0f ? of_none : of_all;
+  far = size == 1.0f ? 1.0f : far;
+  /* by bits: gcc fills no vectors where it chooses by what is the same in the whole loop, as one exponent for all */
+  uint32_t limit = __builtin_fabsf(y) == __builtin_inff() ? ~0u : 0u;
+  r = bits_to_f32((f32_to_bits(far) & limit) | (f32_to_bits(r) & ~limit));
   int whole = __builtin_truncf(y) == y, odd = whole & (__builtin_truncf(half) != half);
   r = (x < 0.0f) & !whole & (size != __builtin_inff()) ? __builtin_nanf("") : r;
-  r = odd ? __builtin_copysignf(r, x) : r;
+  r = bits_to_f32(f32_to_bits(r) | (f32_to_bits(x) & (odd ? 0x80000000u : 0u)));
   r = (x != x) | (y != y) ? __builtin_nanf("") : r;
   return (x == 1.0f) | (y == 0.0f) ? 1.0f : r;
 }
