@@ -64,9 +64,9 @@ KEEP_COST = 8
 KEEP_ELEMENTS = 8192
 # Pointwise kernels of fewer points are not tiled.
 TILED_POINTS = 4096
-# Elements of a loop that fill a vector, or several. Short rows of no more than so many go by columns instead, if these
-# lie no further apart in memory than this.
-VECTOR, SHORT_ROW, NEAR = 16, 32, 64
+# Elements of a loop that fill a vector, or several. Short rows of less than so many go by columns instead, if these lie
+# no further apart in memory than this and fill vectors better, or are so many.
+VECTOR, SHORT_ROW, NEAR, MANY = 16, 32, 64, 64
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
 # Where memory that is handed on in part begins: at multiples of so many bytes. Of less than this none is.
@@ -644,8 +644,8 @@ class _Draft:
             steps = [stride_of(address, a) for _, address in reads]
             return all(step is not None and hint_of(step) <= NEAR for step in steps)
 
-        if self.target.keeps_rows and hint_of(points_of(tuple(inner))) <= SHORT_ROW:
-            near = [a for a in reversed(among) if fills(a) > fills(row) and is_near(a)]
+        if self.target.keeps_rows and hint_of(points_of(tuple(inner))) < SHORT_ROW:
+            near = [a for a in reversed(among) if (fills(a) > fills(row) or hint_of(a.size) >= MANY) and is_near(a)]
             if near:
                 return max(near, key=lambda a: (fills(a), lies_along(a)))
         found = max(reversed(among), key=lies_along, default=None)

@@ -81,3 +81,55 @@ def test_short_rows_side_by_side(name: str, length: int) -> None:
 
 def test_short_rows_fill_vectors() -> None:
     assert "l < n" in plan_of(lambda x: x.softmax(-1), torch.randn(5000, 4)).source
+
+
+@pytest.mark.parametrize("columns", [64, 67, 1031])
+@pytest.mark.parametrize("length", [4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 31, 33])
+def test_rows_of_any_length_are_read_and_stored_in_tiles(columns: int, length: int) -> None:
+    """Of a row's own memory, or of a part of a longer row: nothing beside it is written."""
+    torch.manual_seed(length)
+    whole = torch.randint(-8, 9, (columns, length + 3)) / 8
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        least = x.amin(-1, keepdim=True)
+        return x - least, (x - least).to(torch.int32), torch.cat([x - least, y], -1), (x * 2).sum(-1)
+
+    check(f, whole[:, :length].contiguous(), whole[:, -2:].contiguous())
+    check(f, whole[:, 1 : length + 1], whole[:, -2:])
+    check(f, whole.double()[:, :length], whole.double()[:, -2:])
+
+
+POOLED: dict[str, Callable[[torch.Tensor], object]] = {
+    "pooled": lambda x: torch.nn.functional.max_pool2d(x, 2).relu(),
+    "pooled beyond the border": lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1) * 2,
+    "with places": lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True)[1],
+    "pairs": lambda x: x[..., ::3, ::3] + x[..., 1::3, 1::3] * x[..., 2::3, 2::3],
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 24, 24), (2, 10, 48, 9), (1, 3, 12, 12)])
+@pytest.mark.parametrize("name", POOLED)
+def test_what_lies_apart_along_what_is_stored(name: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    x[0, 0, 0, :5] = torch.tensor([float("nan"), 0.0, -0.0, float("inf"), float("nan")])
+    x[0, 1, 2:4, :4] = -0.0
+    x[0, 1, 3, 1] = 0.0
+
+    def to_channels_last(x: torch.Tensor) -> object:
+        return POOLED[name](x).clone(memory_format=torch.channels_last)  # type: ignore[attr-defined]
+
+    def to_channels_first(x: torch.Tensor) -> object:
+        return POOLED[name](x).contiguous()  # type: ignore[attr-defined]
+
+    last = x.to(memory_format=torch.channels_last)
+    for function, given in ((to_channels_last, x), (to_channels_first, last), (to_channels_last, last)):
+        check(function, given)
+
+
+def test_loops_go_along_what_is_read_where_that_lies_apart_along_what_is_stored() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.max_pool2d(x, 2).clone(memory_format=torch.channels_last)
+
+    source = plan_of(f, torch.randn(4, 16, 20, 20)).source
+    innermost = source[source.rindex("#pragma omp simd") :]
+    assert "2 * i3" in innermost and "++i3" in innermost, source

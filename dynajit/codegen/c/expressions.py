@@ -70,6 +70,7 @@ class Expressions:
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
         self.turned: dict[Load, str] = {}  # what is read from a tile that was brought in order
         self.turned_place = ""
+        self.gathered: dict[Tensor, str] = {}  # what is stored in a tile that is brought to memory: the place there
         self.converted: dict[Load, str] = {}  # what is read from an array of what it becomes
         self.piece: Piece | None = None  # of the loop that is being written
         self.lane = ""  # in column mode, the subscript of row values
@@ -170,7 +171,7 @@ class Expressions:
 
     def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
         """The line that stores this value; `rounded`: the tensor's dtype can hold it as it is."""
-        target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
+        target = self.gathered.get(store.tensor) or f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
         self.put(f"{target} = {self.in_memory(value, store.value.dtype, store.tensor.dtype, rounded)};")
 
     def in_memory(self, value: str, source: torch.dtype, dtype: torch.dtype, rounded: bool = False) -> str:

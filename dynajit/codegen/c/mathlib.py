@@ -404,11 +404,26 @@ static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, i
     if bits == 32:
         text += """\
 #if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
-  for (; x + 8 <= along; x += 8) {
+  const int dense = along == row && across > 8, apart = step >= 8 - across;
+  if (along < 8 && dense) {  /* rows of less than a vector: what is written beyond one is where the next will be */
     int64_t y = 0;
-    for (; y + 8 <= across; y += 8) turn_8x8(a + x * step + y, step, t + y * row + x, row);
+    for (; y + 8 < across; y += 8) turn_8x8(a + y, step, t + y * row, row, along, 8);
     for (; y < across; ++y)
-      for (int64_t i = 0; i < 8; ++i) t[y * row + x + i] = a[(x + i) * step + y];
+      for (int64_t i = 0; i < along; ++i) t[y * row + i] = a[i * step + y];
+    return;
+  }
+  for (; along >= 8 && x < along; x += 8) {
+    if (x + 8 > along) x = along - 8;
+    int64_t y = 0;
+    for (; across >= 8 && y < across; y += 8) {
+      if (y + 8 > across) y = across - 8;
+      turn_8x8(a + x * step + y, step, t + y * row + x, row, 8, 8);
+    }
+    if (across < 8 && apart && x + 8 < along)  /* what is read beyond one row is of the next */
+      turn_8x8(a + x * step, step, t + x, row, 8, across);
+    else
+      for (; y < across; ++y)
+        for (int64_t i = 0; i < 8; ++i) t[y * row + x + i] = a[(x + i) * step + y];
   }
 #endif
 """
@@ -427,9 +442,10 @@ _TURN_8X8 = """\
 typedef uint32_t eight __attribute__((vector_size(32)));
 typedef uint32_t eight_anywhere __attribute__((vector_size(32), aligned(4), may_alias));
 #define PICK __builtin_shufflevector
-INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row) {
+/* The first `in` rows into the first `out`: whole vectors are read and written. */
+INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row, int64_t in, int64_t out) {
   eight r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = *(const eight_anywhere *)(a + i * step);
+  for (int i = 0; i < 8; ++i) r[i] = *(const eight_anywhere *)(a + (i < in ? i : 0) * step);
   for (int i = 0; i < 8; i += 2) {
     s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     s[i + 1] = PICK(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
@@ -440,10 +456,10 @@ INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row) 
     r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
     r[i + 3] = PICK(s[i + 1], s[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
   }
-  for (int i = 0; i < 4; ++i) {
-    *(eight_anywhere *)(t + i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    *(eight_anywhere *)(t + (i + 4) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
+  for (int i = 0; i < 4; ++i)
+    if (i < out) *(eight_anywhere *)(t + i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+  for (int i = 0; i < 4; ++i)
+    if (i + 4 < out) *(eight_anywhere *)(t + (i + 4) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 #endif
 """

@@ -369,7 +369,8 @@ class _Printer(Lanes):
         kernel = self.kernel
         kept = sum(len(section.rows) + len(section.reductions) for section in kernel.sections)
         if kernel.inner:
-            kept += ACROSS // 2 * max(len(self._along_rows(section)) for section in kernel.sections)
+            tiles = (self._along_rows(section) + self._stored_along_rows(section) for section in kernel.sections)
+            kept += ACROSS // 2 * max(map(len, tiles))
         rows, columns = hint_of(points_of(kernel.outer[:-1])), hint_of(kernel.outer[-1].size)
         for block in COLUMN_BLOCKS:
             if 8 * kept * block <= COLUMN_BYTES and rows * -(-columns // block) >= torch.get_num_threads():
@@ -443,11 +444,16 @@ class _Printer(Lanes):
         before = {} if halves else self._before_rows(section, last)
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
-        if tiles := self._along_rows(section):
+        tiles, back = self._along_rows(section), [] if halves else self._stored_along_rows(section)
+        if tiles or back:
             self.open(f"for (int64_t y = {low}; y < {high}; y += {ACROSS})")
             self.put(f"const int64_t y_end = y + {ACROSS} < {high} ? y + {ACROSS} : {high};")
             for load in tiles:
                 self._turn(load, last, columns, ("base", "n", "l"), self.block)
+            for store in back:
+                name = self.fresh("q")
+                self.put(f"{MEMORY_TYPES[store.tensor.dtype]} {name}[{ACROSS * self.block}];")
+                self.gathered[store.tensor] = f"{name}[({last.name} - y) * {self.block} + l]"
             low, high = "y", "y_end"
 
         def body() -> None:
@@ -458,7 +464,9 @@ class _Printer(Lanes):
         self._lanes_loop(halves, body, section)
         self.close()
         self.turned = {}
-        if tiles:
+        for store in back:
+            self._turn_back(store, last, columns)
+        if tiles or back:
             self.close()
         for reduction, total in totals.items():
             self.put(f"for (int64_t l = 0; l < n; ++l) {total}[l] += {self.locals[reduction]}[l];")
@@ -478,6 +486,22 @@ class _Printer(Lanes):
             and stride_of(load.address, columns) not in (None, 0, 1)
             and load.dtype.itemsize in (2, 4, 8)
             and load.tensor not in self.stored_over.values()
+        ]
+
+    def _stored_along_rows(self, section: Section) -> list[Store]:
+        """What is stored side by side along the rows: it goes by way of tiles, a vector of a row at once."""
+        last, columns = self.kernel.inner[-1], self.kernel.outer[-1]
+        if hint_of(last.size) < 5:
+            return []
+        read = {node.tensor for value in section.values() for node in scalars_in(value) if isinstance(node, Load)}
+        return [
+            store
+            for store in section.stores
+            if stride_of(store.address, last) == 1
+            and stride_of(store.address, columns) not in (None, 0, 1)
+            and store.tensor.dtype.itemsize == 4
+            and store.tensor not in self.stored_over
+            and store.tensor not in read
         ]
 
     def _before_rows(self, section: Section, last: Axis) -> dict[Scalar, str]:
@@ -687,6 +711,15 @@ class _Printer(Lanes):
         self.put(f"{MEMORY_TYPES[load.dtype]} {name}[{ACROSS * width}];")
         self.put(f"turn_{bits}({source}, {step}, {count}, y_end - y, (uint{bits}_t *){name}, {width});")
         self.turned_place = f"({across.name} - y) * {width} + {place}"
+
+    def _turn_back(self, store: Store, across: Axis, along: Axis) -> None:
+        """Bring the tile of what was computed to memory, in which what is `across` lies together."""
+        self.helpers["turn_32"] = None
+        corner: dict[Atom, Index] = {across: axis("y", UNBOUNDED), along: axis("base", UNBOUNDED)}
+        place = f"{self.arguments[store.tensor]} + {index_text(substitute(store.address, corner))}"
+        tile, _, _ = self.gathered.pop(store.tensor).partition("[")
+        step = stride_of(store.address, along)
+        self.put(f"turn_32((const uint32_t *){tile}, {self.block}, y_end - y, n, (uint32_t *)({place}), {step});")
 
     def _bounds(self, name: str, start: str, block: int, axis: Axis) -> None:
         if start:
