@@ -69,14 +69,11 @@ class AttributeDict(DictVal):
         if self.complete or not self.changed_names:
             super().materialise(tx)
             return
-        written = {name: self.entries.get(name) for name in self.changed_names}
+        written = self._written()
         super().materialise(tx)
-        merged = {
-            name: entry for name, entry in self.entries.items() if name not in written or written[name] is not None
-        }
-        for name, entry in written.items():
-            if entry is not None:
-                merged[name] = entry
+        stay = written.keys() - self.removed.keys()
+        merged = {name: entry for name, entry in self.entries.items() if name in stay or name not in self.changed_names}
+        merged.update(written)
         tx.journal.replace_all(self.entries, merged)
 
     # -- writing
@@ -111,16 +108,20 @@ class AttributeDict(DictVal):
 
     # -- generated code
 
+    def _written(self) -> dict[Any, tuple[Value, Any]]:
+        """The attributes that the program set, in the order of those that it deleted or that were not there."""
+        return {name: entry for name, entry in self.entries.items() if name in self.changed_names}
+
     def emit_effect(self, out: Any) -> None:
+        written = self._written()
         for name in self.changed_names:
-            entry = self.entries.get(name)
-            if entry is not None:
-                out.push_value(entry[1])
-                out.load(self.source)
-                out.const(name)
-                out.emit.store_subscr()
-            else:
+            if name not in written or name in self.removed:  # what is set again comes last
                 out.run(dict.pop, self.source, name, None)
+        for name, entry in written.items():
+            out.push_value(entry[1])
+            out.load(self.source)
+            out.const(name)
+            out.emit.store_subscr()
 
     def changed_places(self) -> Sequence[Source]:
         return () if self.source is None else [self.entry_source(name) for name in self.changed_names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
+import functools
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -325,7 +326,9 @@ class ObjVal(Value):
             try:
                 return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
             except AttributeError:
-                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
+                if not _is_writable(found):
+                    raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
+                self._guard_slot(tx, name, found, full=False)
             except Exception as refusal:
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {refusal!r}") from None
         elif isinstance(found, types.GetSetDescriptorType):
@@ -389,7 +392,7 @@ class ObjVal(Value):
             tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {}, DROPPED)
             return
         if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
-            if value is None and not self._slot_is_full(name, found):
+            if value is None and not self._slot_is_full(tx, name, found):
                 raise tx.raised(AttributeError, name)
             tx.journal.set_item(self.slots, name, value)
             tx.journal.wrote(self)
@@ -404,13 +407,18 @@ class ObjVal(Value):
             raise tx.raised(AttributeError, operation)
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
 
-    def _slot_is_full(self, name: str, found: Any) -> bool:
+    def _slot_is_full(self, tx: Tracer, name: str, found: Any) -> bool:
         if name in self.slots:
             return self.slots[name] is not None
-        try:
-            return self.real_object is not None and found.__get__(self.real_object) is not MISSING
-        except AttributeError:
+        if self.real_object is None:
             return False
+        self._guard_slot(tx, name, found, full := _holds_something(found, self.real_object))
+        return full
+
+    def _guard_slot(self, tx: Tracer, name: str, found: Any, full: bool) -> None:
+        """Rely on whether there is something in a slot, whatever it is."""
+        told = f"has {'something' if full else 'nothing'} in its slot {name!r}"
+        tx.guard(self.source, "PREDICATE", functools.partial(_is_as_full, found, full), told)
 
     def delattr(self, tx: Tracer, name: str) -> None:
         if not self._written_by_class(tx, "__delattr__", [ConstVal(name)]):
@@ -554,6 +562,7 @@ class ObjVal(Value):
             if value is not None:
                 out.run(object.__setattr__, self, name, value)
             elif self.real_object is not None:  # made while tracing, the slot is empty anyway
+                out.run(object.__setattr__, self, name, None)  # it may be empty: what was deleted was written here
                 out.run(object.__delattr__, self, name)
 
     def emit_effect(self, out: Any) -> None:
@@ -564,6 +573,18 @@ class ObjVal(Value):
 
     def effect_children(self) -> Sequence[Value]:
         return [self, *(value for value in self.slots.values() if value is not None)]
+
+
+def _holds_something(slot: Any, owner: object) -> bool:
+    try:
+        slot.__get__(owner)
+    except AttributeError:
+        return False
+    return True
+
+
+def _is_as_full(slot: Any, full: bool, owner: object) -> bool:
+    return _holds_something(slot, owner) is full
 
 
 def maker(cls: type) -> Callable[..., Any]:
