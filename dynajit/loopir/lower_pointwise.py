@@ -205,7 +205,7 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
     if build.out.dtype in INTS:
         if exponent not in (1, 2, 3):
             raise NotLowered
-    elif not build.out.dtype.is_floating_point or (build.out.dtype is torch.float16 and exponent != int(exponent)):
+    elif not build.out.dtype.is_floating_point or (build.out.dtype is torch.float16 and exponent % 1 != 0):
         raise NotLowered  # eager's float16 goes another way
     if exponent not in _PLAIN_POWERS:
         _faster_in_torch(build, "pow")

@@ -92,6 +92,8 @@ UNARY: dict[str, Callable[..., Any]] = {
     "pow_1": lambda x: x**-1,
     "pow_2": lambda x: x**-2,
     "pow25": lambda x: x**2.5,
+    "pow_inf": lambda x: x ** float("inf"),
+    "pow_nan": lambda x: x ** float("nan"),
     "masked_fill": lambda x: x.masked_fill(x > 0, -7.0),
     "to_int": lambda x: x.nan_to_num(0, 9, -9).to(torch.int32) + 1,
     "to_bool": lambda x: x.to(torch.bool),

@@ -67,7 +67,7 @@ class Expressions:
         self.parameters: tuple[Tensor, ...] = (*kernel.reads, *own)
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(self.parameters)}
         self.arguments.update((tensor, self.arguments[over]) for tensor, over in self.stored_over.items())
-        self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
+        self.scratch = {tensor: f"row{n}" for n, tensor in enumerate(kernel.scratch)}
         self.turned: dict[Load, str] = {}  # what is read from a tile that was brought in order
         self.turned_place = ""
         self.gathered: dict[Tensor, str] = {}  # what is stored in a tile that is brought to memory: the place there
@@ -156,7 +156,7 @@ class Expressions:
     def _check(self, node: Op, arguments: list[str]) -> str:
         place, size = arguments
         if node.name == "wrapped":
-            inside = self.fresh("w")
+            inside = self.fresh("place")
             self.put(f"const int64_t {inside} = {place} < 0 ? {place} + {size} : {place};")
             place = inside
         self.put(f"bad |= (uint64_t){place} >= (uint64_t){size};")

@@ -102,7 +102,7 @@ class Lanes(Halves):
         count = BLOCK if halves else LANE_BYTES // width // len(section.reductions)
         if hint_of(last.size) < (1 if halves else MIN_BLOCKS) * count:
             return None
-        lanes = LaneSums(count, {reduction: self.fresh("s") for reduction, _ in section.reductions}, {})
+        lanes = LaneSums(count, {reduction: self.fresh("sum") for reduction, _ in section.reductions}, {})
         for reduction, name in lanes.sums.items():
             self.put(f"{VALUE_TYPES[reduction.dtype]} {name}[{count}];")
             self.put(f"for (int k = 0; k < {count}; ++k) {name}[k] = {self.start(reduction)};")
