@@ -3,7 +3,7 @@
 In: an ATen operation with its fake arguments, before it runs. Out: None, or why the real one will raise: the line then
 runs for real, and raises in eager's words. Two checks that fake kernels leave out: tensors that overlap where one is
 written (those that check less are named too, which costs a graph and is right), and the dtypes that a kernel is
-compiled for, found by running it on one element.
+compiled for and the numbers that fit them, found by running it on one element.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_r
 _BY_ROW = re.compile(r"aten\.index_(add|copy|reduce)_?\.")
 _MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddbmm)_?\.")
 # what other operations than these say of dtypes; what they say of shapes is about the single element
-_ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar.type|\bbool\b|Bool|Long")
+_ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar.type|\bbool\b|Bool|Long|without overflow")
 _USUAL_DTYPES = (torch.float32, torch.float64)
 _SMALL = 1 << 12
 _WARNS = re.compile(r"aten\.(var|std)(_mean)?\.")  # of a single element, and a warning reaches the program
@@ -56,6 +56,14 @@ _LOOKING = re.compile(
 )
 _DIVIDING = re.compile(r"aten\.(floor_divide|remainder|fmod|div|gcd)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
+# those that fill a tensor with one number, and where that is among their arguments; a single element takes any number
+_FILLED = {
+    torch.ops.aten.full.default: 1,
+    torch.ops.aten.full_like.default: 1,
+    torch.ops.aten.new_full.default: 2,
+    torch.ops.aten.fill.Scalar: 1,
+    torch.ops.aten.fill_.Scalar: 1,
+}
 _VIEW = torch.ops.aten.view.default
 _STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default})
 
@@ -78,6 +86,8 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         refused = _refused_write(func, args, kwargs, by_place)
         if refused is not None:
             return f"{func}: {refused}"
+    if func in _FILLED:
+        return _refused_filling(func, args, kwargs)
     if not isinstance(args[0], torch.Tensor):
         return None
     # a size that is a symbol is not decided here
@@ -98,7 +108,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return f"{func}: the first summand's shape does not expand to the other's"
     is_known = by_place or facts(func).pointwise or _MATRICES.search(str(func)) is not None
     if is_known and not (kwargs and "out" in func._schema.overload_name):
-        return None if kwargs else _said(func, args, by_place)
+        return _said(func, (*args, *kwargs.values()), by_place, tuple(kwargs))
     given = (*args, *kwargs.values())
     if _WARNS.search(str(func)) or _trusts_places(func, given) or not _has_odd_dtypes(func, given):
         return None
@@ -211,16 +221,41 @@ def _has_odd_dtypes(func: Any, args: Sequence[Any]) -> bool:
 
 
 def _said(func: Any, args: Sequence[Any], zeros: bool, names: tuple[str, ...] = ()) -> str | None:
-    elements = tuple(_element(arg) for arg in args)
+    types = {argument.name: str(argument.type) for argument in func._schema.arguments}
+    given = [*types.values()][: len(args) - len(names)] + [types[name] for name in names]
+    elements = tuple(_element(arg, kind in _NUMBERS) for arg, kind in zip(args, given, strict=True))
     return None if _UNKNOWN in elements else _tried(func, elements, zeros, names)
 
 
+def _refused_filling(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """What a tensor of the dtype says to the number that is to fill it."""
+    place = _FILLED[func]
+    value = args[place] if len(args) > place else kwargs.get("fill_value", kwargs.get("value"))
+    like = args[0] if isinstance(args[0], torch.Tensor) else None
+    dtype = kwargs.get("dtype") or (None if like is None else like.dtype)
+    shape = args[place - 1] if like is None or place > 1 else like.shape
+    if dtype is None or type(value) not in (bool, int, float, complex):
+        return None
+    return _tried_filling(dtype, value, all(type(size) is int and size == 1 for size in shape))
+
+
+@functools.lru_cache(maxsize=_KNOWN_TO_WORK, typed=True)
+def _tried_filling(dtype: torch.dtype, value: complex, is_single: bool) -> str | None:
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad():
+        try:
+            torch.empty(1 if is_single else 2, dtype=dtype, device="cpu").fill_(value)
+        except (RuntimeError, NotImplementedError) as error:
+            return str(error)
+    return None
+
+
 _UNKNOWN = object()
+_NUMBERS = ("number", "Optional[number]", "Tensor")
 
 
-def _element(arg: Any) -> Any:
+def _element(arg: Any, is_number: bool = False) -> Any:
     """What stands for an argument: a tensor's dtype, device and number of dimensions; a scalar itself; a list of these
-    under its type. Sizes in lists are one."""
+    under its type. Sizes in lists are one. `is_number`: it is one to compute with, no size."""
     if isinstance(arg, FakeTensor):
         return (arg.dtype, arg.fake_device, arg.dim()) if arg.layout is torch.strided else _UNKNOWN
     if type(arg) in (list, tuple) and all(item is None or isinstance(item, FakeTensor) for item in arg):
@@ -230,7 +265,7 @@ def _element(arg: Any) -> Any:
         return (list, tuple((int, 1 if type(item) is not int or item > 1 else item) for item in arg))
     if isinstance(arg, (torch.SymInt, torch.SymFloat)):
         return (int, 1) if isinstance(arg, torch.SymInt) else (float, 1.0)
-    if type(arg) is int and abs(arg) > _SMALL:
+    if type(arg) is int and abs(arg) > _SMALL and not is_number:
         return _UNKNOWN  # it might be a size
     return (type(arg), arg) if type(arg) in _SCALARS else _UNKNOWN
 
