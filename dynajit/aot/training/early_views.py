@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynajit.aot.legality import GraphFacts
+from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.training.late_views import way_to
-from dynajit.aot.training.optimizer_step import is_plain
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step, piece_of, without_history
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step, examples, piece_of
 from dynajit.graph.meta import graph_notes, memory, value_of
 
 
@@ -40,8 +39,7 @@ def with_early_views(
         return PartitionedCall(gm, [early])
     main: Step = piece_of(rest, numbers)
     given = dict(zip(graph.inputs, example_inputs, strict=True))
-    examples = [given[node] if node in given else without_history(value_of(node)) for node in main.inputs]
-    main.compiled = compile_piece(main.module(gm), examples)
+    main.compiled = compile_piece(main.module(gm), examples(main.inputs, given))
     return PartitionedCall(gm, [early, main])
 
 
