@@ -215,6 +215,15 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
     "slice compared": (lambda x, i: x * 2 if slice(i) == slice(i + 1) else x, lambda i: (X, i)),
     "date": (lambda x, d: x * d.day + (d - DAY).days, lambda i: (X, DAY + datetime.timedelta(days=i))),
     "date asked": (lambda x, d: (x * d.weekday(), d.isoformat()), lambda i: (X, DAY + datetime.timedelta(days=i))),
+    "date shown": (lambda x, d: (x * d.day, f"{d} {d:%d}", str(d)), lambda i: (X, DAY + datetime.timedelta(days=i))),
+    "date written": (
+        lambda x, d: (x * 2, d.strftime("%Y-%m-%d"), d.ctime()),
+        lambda i: (X, DAY + datetime.timedelta(days=i)),
+    ),
+    "time written": (
+        lambda x, t: (x * 2, t.strftime("%H:%M"), f"{t:%c} {t!r}"),
+        lambda i: (X, datetime.datetime(2020, 1, 1, i, i)),
+    ),
     "date compared": (lambda x, d: x * 2 if d > DAY else x, lambda i: (X, DAY + datetime.timedelta(days=i))),
     "row of an array": (lambda a, i: (a[i], a[-i, 1], a[:, i % 2]), lambda i: (numpy.arange(40).reshape(20, 2), i)),
     "list of texts": (lambda x, s: x + len(s), lambda i: (X, [f"n{i}{j}" for j in range(3)])),

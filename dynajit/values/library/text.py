@@ -7,6 +7,7 @@ Modules whose functions are computed are listed in `interp/policy.py`.
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import os
 import pathlib
@@ -133,6 +134,7 @@ def with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
 
 
 @models_of(*(getattr(str, name) for name in TEXT_METHODS - {"join"}))
+@models_of(datetime.date.strftime, datetime.time.strftime, datetime.date.ctime, datetime.datetime.ctime)
 def _gives_text(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A function that gives a text for whatever texts: the generated code calls it if nothing needs the text before."""
     made = None if kwargs else unread_text(tx, function, args, formats=False)

@@ -164,7 +164,7 @@ class ConstVal(AsksClass):
     def getattr(self, tx: Tracer, name: str) -> Value:
         kind = self.py_type()
         unread = name in _METHODS_OF_TEXTS if kind is str else name in _IMPURE_METHODS and kind in VALUE_TYPES
-        if unread and hasattr(kind, name):
+        if (unread and hasattr(kind, name)) or _gives_text_of_time(self, name):
             return ConstMethod(self, name)  # nothing depends on the text or time yet
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
@@ -370,6 +370,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 # methods of dates and times that only compute
 _OF_TIMES = frozenset({"isoformat", "isoweekday", "toordinal", "total_seconds", "weekday"})
+# methods of dates and times that give a text, which goes by the process's language, too
+_TIME_TEXTS = frozenset({"ctime", "strftime"})
 #: methods of texts that give numbers and truth values, and those between texts and bytes
 ASKING = frozenset(
     {"count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier"}
@@ -396,6 +398,12 @@ def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
     return BoundBuiltin(number, name, tx.from_real(method)) if method is not None else None
 
 
+def _gives_text_of_time(time: Any, name: str) -> bool:
+    """Whether it is a method whose result can be left to the generated code."""
+    kind = time.py_type()
+    return name in _TIME_TEXTS and kind in TIME_TYPES and hasattr(kind, name) and not time.is_read
+
+
 class ConstMethod(BoundMethod):
     """A C method of an immutable object, such as `"a".join`."""
 
@@ -414,6 +422,8 @@ class ConstMethod(BoundMethod):
             args = [tx.new_list(tx.unpack_hinted(args[0]))]
         if self.owner.py_type() is str and (self.name in TEXT_METHODS or self.name in ("format", "translate")):
             return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
+        if _gives_text_of_time(self.owner, self.name):
+            return tx.call_builtin(getattr(self.owner.py_type(), self.name), [self.owner, *args], kwargs)
         if self.owner.py_type() in VALUE_TYPES and self.name in _IMPURE_METHODS:
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.owner.py_type().__name__}.{self.name}")
         if self.owner.py_type() in TIME_TYPES and self.name in _OF_TIMES:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, Unread, number_method
+from dynajit.values.scalars.constant import TIME_TYPES, ConstVal, Unread, number_method
 from dynajit.values.scalars.symbolic import SymVal
 
 
@@ -65,7 +65,7 @@ def _hint(value: Value) -> Any:
     return value.number.node.hint if isinstance(value, SymVal) else value.hint  # type: ignore[attr-defined]
 
 
-_TYPES = (int, float, str)
+_TYPES = (int, float, str, *TIME_TYPES)
 # the letter of a format that makes a character of a number
 _CHARACTER = re.compile(r"^[^{}%]*c$|%[^%a-zA-Z]*c")
 
@@ -77,6 +77,7 @@ def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value]
         return None
     template = getattr(function, "__self__", "")
     known = [part.value for part in parts if isinstance(part, ConstVal) and not is_unread(part)]
+    formats = formats and any(part.py_type() in (int, float) for part in parts)
     if formats and any(isinstance(text, str) and _CHARACTER.search(text) for text in (template, *known)):
         return None  # whether it raises depends on the number
     for part in parts:
