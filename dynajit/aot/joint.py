@@ -44,7 +44,7 @@ from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_f
 from dynajit.aot.training.early_views import with_early_views
 from dynajit.aot.training.late_views import loses_its_place, with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
-from dynajit.aot.training.pieces import in_pieces, regions_of
+from dynajit.aot.training.pieces import checks_gradients, in_pieces, regions_of
 from dynajit.aot.training.written_inputs import split_after_writes
 from dynajit.config import config
 from dynajit.graph.meta import NotRepeated, note_graph, notes
@@ -206,6 +206,8 @@ def _what_autograd_loses(graph: GraphFacts, differentiated: bool) -> str | None:
         return "it has effects beside its checkpointed regions"
     if any(map(gives_nothing, graph.gm.graph.nodes)):
         return "AOTAutograd drops its operators that give nothing"
+    if differentiated and any(map(checks_gradients, graph.calls)):
+        return "backward of an operator refuses some gradients by their values"
     return None
 
 

@@ -282,7 +282,14 @@ class _Replay(torch.fx.Interpreter):
         if whole is not None and self.recorder.made_here(results := node.meta["example_value"]):
             self.recorder.call(whole, torch.utils._pytree.tree_map_only(torch.Tensor, _unwrap, args), results)
             return tuple(map(torch._to_functional_tensor, results))
-        return super().call_function(target, args, kwargs)
+        outs = kwargs.get("out") or ()
+        outs = [outs] if isinstance(outs, torch.Tensor) else outs
+        before = list(map(_unwrap, outs))
+        result = super().call_function(target, args, kwargs)
+        # some of torch's C++ gives wrapped tensors a result of their own, and leaves what it should write
+        if any(_unwrap(out) is was for out, was in zip(outs, before, strict=True)):
+            raise NotFunctional(f"{target} leaves its out= as it was")
+        return result
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -117,6 +117,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return None
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
+                if _shifts_exponents(*args):
+                    return torch.ops.aten.mul.Tensor(*args)
                 return torch.ops.aten.mul.Tensor(args[0], torch.ops.aten.pow.Scalar(2.0, args[1]))
         inside, self._inside = self._inside, True
         try:
@@ -282,3 +284,10 @@ def _is_ordinary(real: torch.Tensor) -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and (not real.requires_grad or getattr(real, "grad_dtype", real.dtype) == real.dtype)
     )
+
+
+def _shifts_exponents(x: Any, exponent: Any) -> bool:
+    """Whether this torch's `ldexp` has a kernel of its own for such tensors, which keeps the first one's dtype."""
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key("aten::ldexp.Tensor", "CompositeImplicitAutograd")
+    integral = not (exponent.is_floating_point() or exponent.is_complex())
+    return not composite and x.is_floating_point() and integral

@@ -197,6 +197,16 @@ def test_order_of_dimensions_of_a_binary_operation(name: str) -> None:
     assert made.stride() == operation(x, x[:, None]).stride()
 
 
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), ()), ((2, 3), (3,))])
+@pytest.mark.parametrize("exponent", [torch.int32, torch.int64, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
+def test_dtype_of_ldexp(dtype: torch.dtype, exponent: torch.dtype, shapes: Any) -> None:
+    x, y = torch.ones(shapes[0], dtype=dtype), torch.ones(shapes[1], dtype=exponent)
+    with FakeMode() as mode:
+        made = torch.ldexp(mode.from_tensor(x), mode.from_tensor(y))
+    assert made.dtype == torch.ldexp(x, y).dtype
+
+
 OF_ANY_LAYOUT = {
     "pow": lambda x: 2.0**x,
     "float_power": lambda x: torch.float_power(2.0, x),

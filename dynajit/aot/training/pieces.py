@@ -2,8 +2,9 @@
 
 In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, with
 regions of activation checkpointing, of which backward is to keep the inputs alone, with a Function of the user's whose
-backward sees which of its results have gradients, or with operators that give nothing and are called for their effects,
-or whose kernels read or write tensors that they aren't given: these are there before the graph, and written behind it.
+backward sees which of its results have gradients, with operators whose backward looks at values, or that give nothing
+and are called for their effects, or whose kernels read or write tensors that they aren't given: these are there before
+the graph, and written behind it.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
 through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
 operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
@@ -35,6 +36,7 @@ from dynajit.torch_compat import memory_of
 Node = torch.fx.Node
 # A graph and its example inputs -> the callable of it.
 CompilePiece = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
+_REFUSING_GRADIENTS = frozenset({"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"})
 
 
 @dataclasses.dataclass
@@ -62,7 +64,7 @@ def in_pieces(
     """The graph cut at such calls, or None."""
     gm, regions = graph.gm, regions_of(graph.gm)
     apart = set(filter(_is_apart, graph.calls))
-    cuts = {*regions, *_long(gm), *apart, *_functions_asked_in_part(graph)}
+    cuts = {*regions, *_long(gm), *apart, *_functions_asked_in_part(graph), *filter(checks_gradients, graph.calls)}
     if not cuts or graph.has_effects(beside=apart):
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
@@ -98,6 +100,19 @@ def in_pieces(
 
 def _is_apart(node: Node) -> bool:
     return gives_nothing(node) or notes(node).reaches
+
+
+def checks_gradients(node: Node) -> bool:
+    """Whether its backward refuses some gradients by their values, which it does not look at in fake tensors: those of
+    complex eigenvectors and singular vectors that depend on their phase."""
+    parts = value_of(node) if isinstance(value_of(node), tuple) else ()
+    return any(
+        isinstance(part, torch.Tensor)
+        and part.is_complex()
+        and (history := history_of(part)) is not None
+        and history.name() in _REFUSING_GRADIENTS
+        for part in parts
+    )
 
 
 def _long(gm: torch.fx.GraphModule) -> Iterator[Node]:

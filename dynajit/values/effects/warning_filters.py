@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import torch
+
 from dynajit.config import config
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
@@ -187,6 +189,19 @@ def _reaches(tx: Tracer, record: list[Any]) -> bool:
     return tx.known_object(record, ConstSource(record, "<recorded>")) is not None or any(
         box.real is record for box in tx.boxes
     )
+
+
+def warns_always(tx: Tracer) -> bool:
+    """Whether torch's own warnings, of which most come once in a process, come each time."""
+    always = torch.is_warn_always_enabled()
+    tx.guard(
+        _HERE, "PREDICATE", functools.partial(_warns_as_often, always), f"come {'each time' if always else 'once'}"
+    )
+    return always
+
+
+def _warns_as_often(always: bool, _: Any) -> bool:
+    return torch.is_warn_always_enabled() == always
 
 
 # ------------------------------------------------------------------------------------------- the filters, followed

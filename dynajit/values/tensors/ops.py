@@ -37,7 +37,7 @@ from dynajit.torch_compat import memory_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
-from dynajit.values.effects.warning_filters import warns_through
+from dynajit.values.effects.warning_filters import warns_always, warns_through
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import chosen, graph_arrays, overrides
@@ -180,8 +180,8 @@ class _Operation:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
             raise WarnsInside
-        if warned.texts and self.tx.warning_filters is not None:
-            # only where the operation itself runs under these filters is its warning treated as the program wants
+        if warned.texts and (self.tx.warning_filters is not None or warns_always(self.tx)):
+            # only the operation itself, under these filters and at each call, warns as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         if self.name in _VARIANCES and self._is_of_too_few(result):
             warns_through(self.tx, _warns(self.name), f"{self.name}(): {_NO_FREEDOM}", UserWarning)
@@ -297,7 +297,14 @@ class _Operation:
         """The tensors that it writes without raising their versions."""
         if facts(self.target).counts_no_writes:
             return _tensors_in(written_arguments(self.target, *self.fakes))
-        return _statistics(self.name, self.fakes)
+        before = {id(fake): version for fake, version in zip(self.tensors, self.versions, strict=True)}
+        # of some operations made of others, as kron's, it is a view cut loose from autograd that is written
+        outs = [
+            out.fake
+            for out, _, _ in self.given
+            if not out.fake.is_inference() and before.get(id(out.fake)) == out.fake._version
+        ]
+        return [*_statistics(self.name, self.fakes), *outs]
 
     def note_writes(self, node: fx.Node) -> None:
         uncounted = self._uncounted()
@@ -469,6 +476,8 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     factor = kwargs.get("value", kwargs.get("alpha"))
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
         return None
+    if factor.fake.requires_grad or factor.fake.dim():
+        return None  # which raises
     add, combine = _FACTORED[name]
     fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, (TensorVal, WrapperVal))]
     if len(args) != (2 if combine is None else 3) or len(fakes) != len(args):

@@ -71,3 +71,21 @@ def test_boolean_alpha_where_eager_takes_any(flag: bool) -> None:
 
     assert_same(f, torch.randn(2, 2), torch.tensor([1, 0]), graphs=1, breaks=0)
     assert_same(f, torch.randn(2, 2), torch.tensor([1, 0]), graphs=1, breaks=0, backend="codegen")
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "addcmul", "addcdiv", "addcmul_"])
+@pytest.mark.parametrize("factor", [torch.tensor(2.0, requires_grad=True), torch.ones(1), torch.ones(3)])
+def test_what_is_no_number_is_refused(name: str, factor: torch.Tensor) -> None:
+    def f(x: torch.Tensor, factor: torch.Tensor) -> None:
+        named = {"value" if "c" in name else "alpha": factor}
+        getattr(x, name)(*[x] * (2 if "c" in name else 1), **named)
+
+    def tried(x: torch.Tensor, factor: torch.Tensor) -> str:
+        try:
+            f(x, factor)
+        except TypeError as error:
+            return str(error)
+        return "nothing"
+
+    assert_same(tried, torch.ones(3), factor)
+    assert tried(torch.ones(3), factor) != "nothing"
