@@ -220,6 +220,48 @@ def tensor_parallel(compile: Compile, sequence: bool = False) -> Made:
     return module, compile(module)
 
 
+class Gathered(torch.autograd.Function):
+    """Rows of all ranks; gradients are summed, and each rank gets those of its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(x.shape[0] * dist.get_world_size(), *x.shape[1:])
+        dist.all_gather_into_tensor(out, x.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        out = gradient.new_empty(gradient.shape[0] // dist.get_world_size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(out, gradient.contiguous())
+        return out
+
+
+class Scattered(torch.autograd.Function):
+    """The other way round."""
+
+    forward = staticmethod(Gathered.backward)
+    backward = staticmethod(Gathered.forward)
+
+
+class ByHand(nn.Module):
+    """A block's layers divided between the ranks, and the rows between the blocks, as Megatron writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = 2 * WIDTH // dist.get_world_size()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.up(Gathered.apply(self.norm(x)))
+        return x + Scattered.apply(self.down(nn.functional.gelu(h)))
+
+
+def by_hand(compile: Compile) -> Made:
+    torch.manual_seed(dist.get_rank())
+    module = nn.Sequential(*[ByHand() for _ in range(BLOCKS)]).to(home())
+    return module, compile(module)
+
+
 class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -416,6 +458,7 @@ PROGRAMS: dict[str, Program] = {
     "FSDP2, accumulation": Program(accumulating, unsynchronised),
     "tensor parallel": Program(tensor_parallel, shared),
     "sequence parallel": Program(_forms(tensor_parallel, sequence=True), shared),
+    "sequence parallel by hand": Program(by_hand, backward),
     "loss parallel": Program(loss_parallel, classified),
     "FSDP2, step of AdamW": Program(_forms(updated, spread=sharded), then_updated),
     "tensor parallel, step of AdamW": Program(
