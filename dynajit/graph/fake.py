@@ -33,6 +33,7 @@ _ITERATED = frozenset(
         *((name, "default") for name in ("logaddexp", "logaddexp2", "heaviside", "special_xlog1py")),
         *((name, "default") for name in ("complex", "polar", "floor_divide")),
         *((name, "Tensor") for name in ("copysign", "xlogy")),
+        *((f"{name}_backward", "default") for name in ("softplus", "elu", "hardswish", "hardsigmoid")),
     )
 )
 # operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
@@ -192,10 +193,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _iterated(self, args: Sequence[Any], result: Any) -> Any:
         """The result with the strides that the real kernel gives it."""
-        one, other = args[:2]
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if len(tensors) != 2:
             return result
-        like = torch.ops.aten.eq.Tensor(one, other)
+        like = torch.ops.aten.eq.Tensor(*tensors)
         if list(map(str, like.stride())) == list(map(str, result.stride())):
             return result
         with self:

@@ -197,6 +197,19 @@ def test_order_of_dimensions_of_a_binary_operation(name: str) -> None:
     assert made.stride() == operation(x, x[:, None]).stride()
 
 
+@pytest.mark.parametrize("name", ["softplus", "elu", "hardswish", "silu", "mish", "leaky_relu", "hardsigmoid"])
+def test_gradients_of_a_transposed_tensor(name: str) -> None:
+    def f(w: torch.Tensor) -> torch.Tensor:
+        rows = getattr(torch.nn.functional, name)(w.view(3, 2, 4).transpose(0, 1))
+        return rows @ rows.transpose(1, 2)
+
+    w = torch.randn(6, 4)
+    mine, theirs = w.clone().requires_grad_(), w.clone().requires_grad_()
+    dynajit.compile(f, backend="aot_eager")(mine.sin()).sum().backward()
+    f(theirs.sin()).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
 @pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), ()), ((2, 3), (3,))])
 @pytest.mark.parametrize("exponent", [torch.int32, torch.int64, torch.float64])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
