@@ -9,6 +9,8 @@ import pytest
 import torch
 from helpers import check, plan_of
 
+import dynajit
+
 Three = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 FUNCTIONS: dict[str, Three] = {
     "sums": lambda x, y, z: ((x * y).sum(-1), (x + z).sum(-1)),
@@ -97,6 +99,18 @@ def test_rows_of_any_length_are_read_and_stored_in_tiles(columns: int, length: i
     check(f, whole[:, :length].contiguous(), whole[:, -2:].contiguous())
     check(f, whole[:, 1 : length + 1], whole[:, -2:])
     check(f, whole.double()[:, :length], whole.double()[:, -2:])
+
+
+def test_rows_of_lengths_that_vary_keep_to_their_memory() -> None:
+    """A tile of rows that were longer when they were compiled: what is beside the result is the program's."""
+    f = lambda x: x - x.amin(-1, keepdim=True)  # noqa: E731
+    stored = dynajit.compile(lambda x, out: out.copy_(f(x)), dynamic=True)
+    for columns, length in ((100, 6), (9, 1), (9, 2), (17, 3), (65, 4), (73, 1), (130, 2), (1000, 5)):
+        whole = torch.full((columns * length + 64,), 7.0)
+        result = torch.as_strided(whole, (columns, length), (length, 1))
+        x = torch.randint(-8, 9, (columns, length)) / 8
+        stored(x, result)
+        assert torch.equal(result, f(x)) and bool((whole[columns * length :] == 7).all())
 
 
 POOLED: dict[str, Callable[[torch.Tensor], object]] = {

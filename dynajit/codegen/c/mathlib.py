@@ -404,7 +404,7 @@ static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, i
     if bits == 32:
         text += """\
 #if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
-  const int dense = along == row && across > 8, apart = step >= 8 - across;
+  const int dense = along == row && along >= 4 && across > 8, apart = step >= 8 - across;
   if (along < 8 && dense) {  /* rows of less than a vector: what is written beyond one is where the next will be */
     int64_t y = 0;
     for (; y + 8 < across; y += 8) turn_8x8(a + y, step, t + y * row, row, along, 8);
