@@ -35,6 +35,7 @@ V = E|V = V = E|V += E|V -= D|log.append(E)|log.append(V)|pass|del V|V, *V = [E,
 assert V != D, E|return E|raise ValueError(E)|raise KeyError(V) from None|log[:] = [E]
 log += [V, E]|box[D % 3] = E|del box[0]|shelf.x = E|shelf.x += D|log.append(shelf.x)|log.extend(E for _ in range(D))
 global_box[0] = V|(V, V) if E else D|log.append(box)
+del shelf.x|shelf.y = E|del shelf.y|log.append(shelf.y)|log += vars(shelf)
 box[0:D] = [V]|V = [E, D]|V = yield_(V)|V @= D|V **= 2|V = a, b|import math|from math import pi as V|V: int = E
 """.strip()
     .replace("\n", "|")
@@ -45,6 +46,7 @@ _MAX_LINES = 40
 
 _HELPERS = """
 class Shelf:
+    __slots__ = ("y", "__dict__")
     x = 1
 
 class Manager:
