@@ -29,7 +29,7 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
-from dynajit.nested import map_leaves
+from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import facts, written_arguments
 from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
@@ -282,8 +282,7 @@ class _Replay(torch.fx.Interpreter):
         if whole is not None and self.recorder.made_here(results := node.meta["example_value"]):
             self.recorder.call(whole, torch.utils._pytree.tree_map_only(torch.Tensor, _unwrap, args), results)
             return tuple(map(torch._to_functional_tensor, results))
-        outs = kwargs.get("out") or ()
-        outs = [outs] if isinstance(outs, torch.Tensor) else outs
+        outs = [out for out in leaves_in(kwargs.get("out")) if isinstance(out, torch.Tensor)]
         before = list(map(_unwrap, outs))
         result = super().call_function(target, args, kwargs)
         # some of torch's C++ gives wrapped tensors a result of their own, and leaves what it should write

@@ -155,6 +155,12 @@ def definitely_bound(code: Code) -> dict[int, frozenset[str]]:
     return bound
 
 
+def may_be_unbound(code: Code, index: int) -> set[str]:
+    """Locals that are read later and are bound on some of the ways to the instruction: `broken_at` does not pass them on,
+    as what breaks for real knows whether they are bound."""
+    return set(live_before(code)[index] - frozenset(code.cellvars) - definitely_bound(code)[index])
+
+
 def broken_at(function: Callable[..., Any], index: int, kinds: tuple[Slot, ...]) -> Callable[..., Any]:
     """`function` with a break before instruction `index`: the original up to there, then a call of the continuation
     whose result is returned."""

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "bytecode")]
 
-from bytecode_harness import broken_at, rebuilt, stack_kinds  # noqa: E402
+from bytecode_harness import broken_at, may_be_unbound, rebuilt, stack_kinds  # noqa: E402
 from fuzz_code import function_of  # noqa: E402
 from fuzz_guards import check_guards  # noqa: E402
 
@@ -64,7 +64,8 @@ def code(data: bytes) -> str | None:
     kinds = stack_kinds(decoded)
     # what LOAD_FAST_AND_CLEAR leaves may be a NULL: whether it is only the run shows
     hidden = [i.index for i in decoded.instrs if i.op == "LOAD_FAST_AND_CLEAR"]
-    places = [index for index in sorted(kinds) if not hidden or index <= hidden[0]]
+    ends = hidden[0] if hidden else len(decoded.instrs)
+    places = [index for index in sorted(kinds) if index <= ends and not may_be_unbound(decoded, index)]
     chosen = rng.choice(places)
     for name, made in (("rebuilt", rebuilt(function)), ("cut", broken_at(function, chosen, kinds[chosen]))):
         for values in arguments:

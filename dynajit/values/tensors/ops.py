@@ -28,12 +28,12 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
-from dynajit.nested import leaves_in
+from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
-from dynajit.torch_compat import memory_of
+from dynajit.torch_compat import innermost, memory_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
@@ -302,7 +302,9 @@ class _Operation:
         outs = [
             out.fake
             for out, _, _ in self.given
-            if not out.fake.is_inference() and before.get(id(out.fake)) == out.fake._version
+            if type(out.fake) is FakeTensor
+            and not out.fake.is_inference()
+            and before.get(id(out.fake)) == out.fake._version
         ]
         return [*_statistics(self.name, self.fakes), *outs]
 
@@ -433,7 +435,8 @@ def _note_data(tx: Tracer, name: str, node: fx.Node, result: Any) -> None:
     env.pending_fresh_unbacked_symbols = [symbol for symbol in env.pending_fresh_unbacked_symbols if symbol in given]
     if not env.pending_fresh_unbacked_symbols:
         return
-    node.meta["unbacked_bindings"] = compute_unbacked_bindings(env, result)
+    # torch before 2.12 looks below the levels of vmap alone
+    node.meta["unbacked_bindings"] = compute_unbacked_bindings(env, map_leaves(innermost, result, torch.Tensor))
     tx.graph.bind_data(node, result)
 
 
