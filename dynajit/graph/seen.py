@@ -82,8 +82,6 @@ class Seen:
         self.handles_outlive_graphs = False
         #: whether an item that a tensor chooses was found to be needed as the view that it is, so no kernel loads it
         self.choices_are_views = False
-        #: how many lazy modules were given their parameters while tracing
-        self.first_calls = 0
         #: what has Python code that shares what is written with the program around it, so a call ends the graph
         self.out_of_order: set[Any] = set()
 

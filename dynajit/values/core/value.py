@@ -36,8 +36,6 @@ class GraphBreak(Exception):
         self.detail = detail
         self.cause = cause
         self.at = at
-        #: what else the code that is cut there relies on, as `Tracer.guard` takes it
-        self.relies_on: Sequence[tuple[Any, ...]] = ()
 
 
 class NotReal(GraphBreak):

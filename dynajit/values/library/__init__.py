@@ -27,7 +27,6 @@ from dynajit.values.tensors import (
     collectives,
     distributions,
     dtensors,
-    first_calls,
     func_transforms,
     gradient_hooks,
     higher_order,
