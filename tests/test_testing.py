@@ -269,7 +269,7 @@ def test_a_call_made_again_compiles_nothing() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += "."
-            return x * self.calls.count(".")
+            return x * sum(1 for _ in self.calls)
 
     with pytest.raises(AssertionError, match=r"made again captured frames(.|\n)*Counting: .*calls"):
         assert_same(Counting(), torch.ones(2))
