@@ -36,8 +36,6 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 MANY_VALUES, LAST_VARIANTS = 3, 2
 MANY_COUNTS = 2
 MANY_OBJECTS = 3
-# sets of names that a dictionary had, from which on iterations go by where its entries stand
-MANY_NAMES = 2
 # the same where none of these variants was ever run again: of numbers and texts, and of all that the function itself
 # has put there
 MANY_STATES = 4
@@ -143,8 +141,6 @@ class _Misses:
         if outgrown is not None:
             length, count = outgrown
             self._lengths[length].add(count)
-            if fresh and guard.kind == "DICT_KEYS":
-                self._given[length] += 1
             if self._is_kept(length, changes if fresh else ()):
                 self._hopeless.add(length)
         if source is not None and guard.kind == "PREDICATE":
@@ -162,11 +158,7 @@ class _Misses:
             or (source in soon and count >= MANY_COUNTS)
             or ((source in self._lengths or source in self._made) and seen.is_result(source))
         ]
-        found += [
-            source
-            for source, n in self._given.items()
-            if n >= MANY_STATES and (source in expected or source in self._lengths)
-        ]
+        found += [source for source, n in self._given.items() if n >= MANY_STATES and source in expected]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
 
@@ -196,19 +188,15 @@ def note_objects_made_anew(
     globals_: dict[str, Any],
 ) -> None:
     """Objects that variants told by their identity, and in whose place others are now: told by their contents the next
-    time. Where that was no help the object is left out of the graph. Dictionaries by numbers that are others now, or by
-    texts that were others in each of several variants: told by where the entries stand."""
+    time. Where that was no help the object is left out of the graph. Dictionaries by numbers that are others now: told
+    by where the entries stand."""
     found: collections.Counter[Source] = collections.Counter()
-    renamed: dict[Source, set[tuple[Any, ...]]] = collections.defaultdict(set)
     gone: set[Source] = set()
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
             renumbered = variant.data.guards.renumbered(index, values, globals_)
             if renumbered is not None:
-                source, keys = renumbered
-                renamed[source].add(keys)
-                if type(keys[0]) is int or len(renamed[source]) >= MANY_NAMES:
-                    seen.renumbered.add(source)
+                seen.renumbered.add(renumbered)
             missed = variant.data.guards.made_anew(index, values, globals_)
             if missed is not None:
                 found[missed.source] += 1

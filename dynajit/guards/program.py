@@ -157,19 +157,15 @@ class GuardSet:
                 return MadeAnew(source, isinstance(wanted, Held) and wanted.is_gone())
         return None
 
-    def renumbered(
-        self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
-    ) -> tuple[Source, tuple[Any, ...]] | None:
-        """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, or texts, but
-        others; and the keys that it wants."""
+    def renumbered(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> Source | None:
+        """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, but others."""
         guard = self._guards[index]
         if guard.kind != "DICT_KEYS":
             return None
         with contextlib.suppress(Unreachable):
             found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
-            if type(found) in (dict, OrderedDict) and len(found) == len(wanted) and guard.source is not None:
-                alike = {*map(type, (*found, *wanted))} in ({int}, {str})
-                return (guard.source, wanted) if alike else None
+            if type(found) in (dict, OrderedDict) and len(found) == len(wanted):
+                return guard.source if all(type(key) is int for key in (*found, *wanted)) else None
         return None
 
     def outgrown(

@@ -198,10 +198,10 @@ class DictVal(Value):
 
     def by_position(self, tx: Tracer) -> int | None:
         """How many entries there are, guarded, if an iteration is to rely on nothing but where they stand: one whose
-        keys are numbers or texts that were others at calls before. None: on all keys."""
+        keys are numbers that were others at a call before. None: on all keys."""
         if self.complete or self.written or self.raw or self.read_from not in tx.seen.renumbered:
             return None
-        if {*map(type, dict.keys(self.real_dict))} not in ({int}, {str}):
+        if any(type(key) is not int for key in dict.keys(self.real_dict)):
             return None
         count = dict.__len__(self.real_dict)
         tx.guard(self.read_from, "LEN", count)
@@ -212,10 +212,7 @@ class DictVal(Value):
         key, value = self._real_items()[position]
         place = CallSource(self.read_from, functools.partial(_value_at, position), f"list({{}}.values())[{position}]")
         tx.seen.made_anew.add(place)
-        tx.seen.expect(place)
         of_key = DictKeySource(self.read_from, position)
-        if type(key) is str:
-            return tx.wrap(key, of_key), tx.wrap(value, place)
         tx.guard(of_key, "TYPE", int)
         return UnreadConst(tx, key, of_key), tx.wrap(value, place)
 
