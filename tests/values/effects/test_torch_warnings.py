@@ -23,6 +23,7 @@ WARNING: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     before = torch.is_warn_always_enabled()
+    torch.set_warn_always(False)
     yield
     torch.set_warn_always(before)
 
