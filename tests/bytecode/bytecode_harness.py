@@ -156,8 +156,8 @@ def definitely_bound(code: Code) -> dict[int, frozenset[str]]:
 
 
 def may_be_unbound(code: Code, index: int) -> set[str]:
-    """Locals that are read later and are bound on some of the ways to the instruction: `broken_at` does not pass them on,
-    as what breaks for real knows whether they are bound."""
+    """Locals that are read later and are bound on some of the ways to the instruction. `broken_at` does not pass them
+    on: what breaks for real knows whether they are bound."""
     return set(live_before(code)[index] - frozenset(code.cellvars) - definitely_bound(code)[index])
 
 
