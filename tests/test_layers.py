@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1794,
     "dynajit/interp": 4675,
     "dynajit/kept": 1383,
-    "dynajit/loopir": 6118,
+    "dynajit/loopir": 6127,
     "dynajit/report": 2728,
     "dynajit/resume": 2180,
     "dynajit/runtime": 3564,

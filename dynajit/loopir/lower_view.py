@@ -88,10 +88,18 @@ def _slice(
 ) -> Value:
     dim %= len(x.shape)
     size = x.shape[dim]
+    _check_told(x, dim, build.out.shape[dim])
     begin = begin_of_slice(start, end, step, size, build.out.shape[dim])
     return build.view(
         x, build.out.shape, lambda axes: [a * step + begin if i == dim else a for i, a in enumerate(axes)]
     )
+
+
+def _check_told(x: Value, dim: int, *sizes: int) -> None:
+    """Where a place along a dimension of one element lies in memory is not kept: a view of one or none would have no
+    stride there, and be copied."""
+    if x.shape[dim] == 1 and any(type(size) is not int for size in sizes):
+        raise NotLowered("a part of one element that may have none")
 
 
 @lowering(aten.select.int)
@@ -102,6 +110,7 @@ def _select(build: Builder, x: Value, dim: int, index: int) -> Value:
 
 
 def _pieces(build: Builder, x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
+    _check_told(x, dim, *sizes)
     pieces = []
     begin = 0
     for size in sizes:

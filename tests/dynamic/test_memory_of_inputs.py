@@ -155,3 +155,20 @@ def test_a_dropout_whose_rate_varies_and_that_drops_nothing() -> None:
     for p, training in ((0.5, False), (0.25, False), (0.75, False), (0.0, True), (0.1, False)):
         x = torch.zeros(3)
         assert compiled(x, p, training) is x and x.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1)])
+def test_parts_of_one_element_are_views(backend: str, shape: tuple[int, int]) -> None:
+    """From a place that varies, in a dimension of one element: what is written there is in the input."""
+
+    def parts(x: Tensor, n: int) -> list[Tensor]:
+        return [x[n:], x[:, n:], x.narrow(0, n, x.size(0) - n), x.split([n, x.size(1) - n], 1)[1]]
+
+    compiled = dynajit.compile(parts, backend=backend)
+    for n in (1, 0, 0, 1):
+        given = [torch.ones(shape), torch.ones(shape)]
+        for x, call in zip(given, (compiled, parts), strict=True):
+            for at, part in enumerate(call(x, n)):
+                part.add_(at + 1)
+        assert torch.equal(*given)
