@@ -300,11 +300,11 @@ MAX_FOLDER_LINES = {
     "dynajit/values/containers": 4282,
     "dynajit/values/core": 1004,
     "dynajit/values/effects": 1716,
-    "dynajit/values/library": 4086,
+    "dynajit/values/library": 4083,
     "dynajit/values/objects": 3658,
     "dynajit/values/polyfills": 1010,
-    "dynajit/values/scalars": 1646,
-    "dynajit/values/tensors": 8127,
+    "dynajit/values/scalars": 1645,
+    "dynajit/values/tensors": 8126,
     "dynajit/verify": 323,
 }
 

@@ -444,14 +444,14 @@ class _Printer(Lanes):
         before = {} if halves else self._before_rows(section, last)
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
-        tiles, back = self._along_rows(section), [] if halves else self._stored_along_rows(section)
+        stored = [] if halves else self._stored_along_rows(section)
+        tiles, back = self._along_rows(section), [(store, self.fresh("q")) for store in stored]
         if tiles or back:
             self.open(f"for (int64_t y = {low}; y < {high}; y += {ACROSS})")
             self.put(f"const int64_t y_end = y + {ACROSS} < {high} ? y + {ACROSS} : {high};")
             for load in tiles:
                 self._turn(load, last, columns, ("base", "n", "l"), self.block)
-            for store in back:
-                name = self.fresh("q")
+            for store, name in back:
                 self.put(f"{MEMORY_TYPES[store.tensor.dtype]} {name}[{ACROSS * self.block}];")
                 self.gathered[store.tensor] = f"{name}[({last.name} - y) * {self.block} + l]"
             low, high = "y", "y_end"
@@ -464,8 +464,9 @@ class _Printer(Lanes):
         self._lanes_loop(halves, body, section)
         self.close()
         self.turned = {}
-        for store in back:
-            self._turn_back(store, last, columns)
+        self.gathered = {}
+        for store, name in back:
+            self._turn_back(store, name, last, columns)
         if tiles or back:
             self.close()
         for reduction, total in totals.items():
@@ -712,12 +713,11 @@ class _Printer(Lanes):
         self.put(f"turn_{bits}({source}, {step}, {count}, y_end - y, (uint{bits}_t *){name}, {width});")
         self.turned_place = f"({across.name} - y) * {width} + {place}"
 
-    def _turn_back(self, store: Store, across: Axis, along: Axis) -> None:
+    def _turn_back(self, store: Store, tile: str, across: Axis, along: Axis) -> None:
         """Bring the tile of what was computed to memory, in which what is `across` lies together."""
         self.helpers["turn_32"] = None
         corner: dict[Atom, Index] = {across: axis("y", UNBOUNDED), along: axis("base", UNBOUNDED)}
         place = f"{self.arguments[store.tensor]} + {index_text(substitute(store.address, corner))}"
-        tile, _, _ = self.gathered.pop(store.tensor).partition("[")
         step = stride_of(store.address, along)
         self.put(f"turn_32((const uint32_t *){tile}, {self.block}, y_end - y, n, (uint32_t *)({place}), {step});")
 

@@ -73,8 +73,7 @@ from dynajit.values.objects.objects import (
     payload_of,
 )
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
-from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
-from dynajit.values.scalars.members import own_of_member
+from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none, own_of_member
 from dynajit.values.scalars.number_calls import call_on_number, changes, of_growing, sum_of, varies
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import is_number, operate

@@ -26,13 +26,11 @@ from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
-from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined, has_own, own_of_member
 from dynajit.values.scalars.members import (
     are_told_by_identity,
     differs_by_own_equality,
-    has_own,
     is_mixed,
-    own_of_member,
 )
 from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import unread_text

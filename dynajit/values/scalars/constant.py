@@ -163,8 +163,8 @@ class ConstVal(AsksClass):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         kind = self.py_type()
-        unread = name in _METHODS_OF_TEXTS if kind is str else name in _IMPURE_METHODS and kind in VALUE_TYPES
-        if (unread and hasattr(kind, name)) or _gives_text_of_time(self, name):
+        unread = name in _METHODS_OF_TEXTS if kind is str else name in _LEFT_TO_CALLS and kind in VALUE_TYPES
+        if unread and hasattr(kind, name):
             return ConstMethod(self, name)  # nothing depends on the text or time yet
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
@@ -197,10 +197,7 @@ class ConstVal(AsksClass):
 
     def own(self, tx: Tracer, name: str) -> Value | None:
         """Of an enumeration's member."""
-        kind = self.py_type()
-        if not issubclass(kind, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
-            return None
-        return tx.class_attribute(self, kind, name)
+        return own_of_member(tx, self, name)
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         own = self.own(tx, "__getitem__")
@@ -372,6 +369,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
 _OF_TIMES = frozenset({"isoformat", "isoweekday", "toordinal", "total_seconds", "weekday"})
 # methods of dates and times that give a text, which goes by the process's language, too
 _TIME_TEXTS = frozenset({"ctime", "strftime"})
+# of which nothing depends on the value before they are called
+_LEFT_TO_CALLS = _IMPURE_METHODS | _TIME_TEXTS
 #: methods of texts that give numbers and truth values, and those between texts and bytes
 ASKING = frozenset(
     {"count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier"}
@@ -435,6 +434,17 @@ class ConstMethod(BoundMethod):
             out.const(self.real())
         else:
             super().rebuild(out)
+
+
+def has_own(value: Value, method: str) -> bool:
+    """Whether it is a member of an enumeration, and its class has such a special method that is written in Python."""
+    kind = value.py_type()
+    return issubclass(kind, enum.Enum) and type(getattr(kind, method, None)) is types.FunctionType
+
+
+def own_of_member(tx: Tracer, value: Value, method: str) -> Value | None:
+    """A member's special method that is written in Python, bound; None for other objects."""
+    return tx.class_attribute(value, value.py_type(), method) if has_own(value, method) else None
 
 
 def is_nan(value: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.constant import ConstVal, UnreadConst, has_own
 
 # what a member is asked for, and where it is kept
 _KEPT_AS = {"name": "_name_", "_name_": "_name_", "value": "_value_", "_value_": "_value_"}
@@ -70,17 +70,6 @@ def are_told_by_identity(left: Value, right: Value) -> bool:
     return UnreadMember in (type(left), type(right)) and all(
         issubclass(kind, enum.Enum) and kind.__eq__ is object.__eq__ for kind in kinds
     )
-
-
-def has_own(value: Value, method: str) -> bool:
-    """Whether it is a member, and its class has such a special method that is written in Python."""
-    kind = value.py_type()
-    return issubclass(kind, enum.Enum) and type(getattr(kind, method, None)) is types.FunctionType
-
-
-def own_of_member(tx: Tracer, value: Value, method: str) -> Value | None:
-    """A member's special method that is written in Python, bound; None for other objects."""
-    return tx.class_attribute(value, value.py_type(), method) if has_own(value, method) else None
 
 
 def differs_by_own_equality(value: Value) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -297,16 +297,15 @@ class _Operation:
         """The tensors that it writes without raising their versions."""
         if facts(self.target).counts_no_writes:
             return _tensors_in(written_arguments(self.target, *self.fakes))
+        return [*_statistics(self.name, self.fakes), *(self._outs_as_before() if self.given else ())]
+
+    def _outs_as_before(self) -> Iterator[torch.Tensor]:
+        """Of some operations made of others, as kron's, it is a view cut loose from autograd that is written."""
         before = {id(fake): version for fake, version in zip(self.tensors, self.versions, strict=True)}
-        # of some operations made of others, as kron's, it is a view cut loose from autograd that is written
-        outs = [
-            out.fake
-            for out, _, _ in self.given
-            if type(out.fake) is FakeTensor
-            and not out.fake.is_inference()
-            and before.get(id(out.fake)) == out.fake._version
-        ]
-        return [*_statistics(self.name, self.fakes), *outs]
+        for out, _, _ in self.given:
+            plain = type(out.fake) is FakeTensor and not out.fake.is_inference()
+            if plain and before.get(id(out.fake)) == out.fake._version:
+                yield out.fake
 
     def note_writes(self, node: fx.Node) -> None:
         uncounted = self._uncounted()
