@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,17 @@ def _ends() -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def _shows_warnings() -> Iterator[None]:
+    """What dynajit changes of warnings while it compiles, in whatever threads, it has put back."""
+    always = torch.is_warn_always_enabled()
+    yield
+    now, shows = torch.is_warn_always_enabled(), warnings._showwarnmsg_impl.__module__  # type: ignore[attr-defined]
+    torch.set_warn_always(always)
+    assert now == always, "torch warns each time"
+    assert not (shows or "").startswith("dynajit"), "warnings are heard by what has ended"
 
 
 @pytest.fixture(autouse=True)

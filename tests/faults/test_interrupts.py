@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -77,6 +78,8 @@ def state() -> tuple[Any, ...]:
         torch.get_rng_state().sum().item(),
         logging.getLogger("torch._subclasses.fake_tensor").filter(logging.makeLogRecord({})) is not False,
         sys.exc_info(),
+        torch.is_warn_always_enabled(),
+        warnings.filters,
         [lock for lock in locks._all if lock._is_owned()],
     )
 

@@ -180,7 +180,7 @@ class _Operation:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
             raise WarnsInside
-        if warned.texts and (self.tx.warning_filters is not None or warns_always(self.tx)):
+        if warned.texts and (self.tx.warning_filters is not None or (warned.in_torchs_own and warns_always(self.tx))):
             # only the operation itself, under these filters and at each call, warns as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         if self.name in _VARIANCES and self._is_of_too_few(result):

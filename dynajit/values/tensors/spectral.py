@@ -6,13 +6,13 @@ warns of, which it is asked on tensors of ones, and what is not on the CPU, it i
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import Tracer, Value
+from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.polyfills import spectral as polyfills
 from dynajit.values.tensors.graph_arrays import hints
 from dynajit.values.tensors.ops import torch_op
@@ -37,14 +37,9 @@ def _sample(value: Value) -> Any:
 
 def _accepts(args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether torch transforms what is like this, without a warning."""
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        always = torch.is_warn_always_enabled()
-        torch.set_warn_always(True)
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), Warned() as warned:
         try:
             torch.istft(*args, **kwargs)
-        except (RuntimeError, TypeError, UserWarning):
+        except (RuntimeError, TypeError):
             return False
-        finally:
-            torch.set_warn_always(always)
-    return True
+    return not warned.texts
