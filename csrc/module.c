@@ -18,6 +18,8 @@
     X(training_call) \
     X(runtime_call) \
     X(attribute_filler) \
+    X(state_change) \
+    X(thread_state) \
     X(graph_values) \
     X(graph_tape) \
     X(context_token)

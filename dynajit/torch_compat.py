@@ -13,14 +13,17 @@ import logging
 import sys
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.fx._lazy_graph_module
 from torch.fx.experimental import _config as _symbol_config
 from torch.utils._python_dispatch import _disable_current_modes
+
+from dynajit.process_state import changed
+from dynajit.torch_warnings import unwarned
 
 # Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
 FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float().item() == 448
@@ -151,24 +154,49 @@ def group_store() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
+# Inside, AOTAutograd's graphs get their Python code when they are called: they are copied and rewritten many times, and
+# hardly ever called.
+LAZY_GRAPHS = changed((torch.fx._lazy_graph_module, "_use_lazy_graph_module_flag", True))
+
+
+class _Here(threading.local):
+    """What stands for functions of torch's in this thread, by their owners and names."""
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[Any, str], Callable[..., Any]] = {}
+
+
+_here = _Here()
+
+
+@functools.cache
+def _replaceable(owner: Any, names: tuple[str, ...]) -> Any:
+    """Inside, these functions may have others in their place in each thread."""
+
+    def chosen(name: str) -> Callable[..., Any]:
+        given, key = getattr(owner, name), (owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            here = _here.functions.get(key)
+            return given(*args, **kwargs) if here is None else here(given, *args, **kwargs)
+
+        return call
+
+    return changed(*((owner, name, chosen(name)) for name in names))
+
+
 @contextlib.contextmanager
 def _replaced_here(owner: Any, **replacements: Callable[..., Any]) -> Iterator[None]:
     """Inside, and in this thread alone, functions of torch's are others: each is called with the given one first. A
     release that has no function of that name needs none."""
-    given = {name: getattr(owner, name) for name in replacements if owner is not None and hasattr(owner, name)}
-    thread = threading.get_ident()
-
-    def chosen(name: str) -> Callable[..., Any]:
-        here = functools.partial(replacements[name], given[name])
-        return lambda *args, **kwargs: (here if threading.get_ident() == thread else given[name])(*args, **kwargs)
-
-    for name in given:
-        setattr(owner, name, chosen(name))
-    try:
-        yield
-    finally:
-        for name, function in given.items():
-            setattr(owner, name, function)
+    names = tuple(name for name in replacements if owner is not None and hasattr(owner, name))
+    outer = _here.functions
+    with _replaceable(owner, names):
+        try:
+            _here.functions = {**outer, **{(owner, name): replacements[name] for name in names}}
+            yield
+        finally:
+            _here.functions = outer
 
 
 def first_calls_unwatched() -> contextlib.AbstractContextManager[None]:
@@ -208,13 +236,10 @@ def effects_in_place(stays: Callable[[Any], bool]) -> contextlib.AbstractContext
     return _replaced_here(effects, has_effects=with_token)
 
 
-@contextlib.contextmanager
-def failures_unreported() -> Iterator[None]:
+def failures_unreported() -> contextlib.AbstractContextManager[Any]:
     """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever
     traces it goes another way."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Error detected in")
-        yield
+    return unwarned("Error detected in")
 
 
 def gradients_of_functions(seen: Callable[[Any], Any]) -> contextlib.AbstractContextManager[None]:

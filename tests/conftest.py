@@ -43,7 +43,7 @@ def _shows_warnings() -> Iterator[None]:
     """What dynajit changes of warnings while it compiles, in whatever threads, it has put back."""
     always = torch.is_warn_always_enabled()
     yield
-    now, shows = torch.is_warn_always_enabled(), warnings._showwarnmsg_impl.__module__  # type: ignore[attr-defined]
+    now, shows = torch.is_warn_always_enabled(), warnings._showwarnmsg.__module__  # type: ignore[attr-defined]
     torch.set_warn_always(always)
     assert now == always, "torch warns each time"
     assert not (shows or "").startswith("dynajit"), "warnings are heard by what has ended"

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dynajit"
 MAX_LINES = 800
 
-BASE = ["_C", "exc", "config", "torch_compat", "symbols", "nested", "constants", "locks", "op_facts", "optimizer_steps"]
-BASE += ["wrappers", "report"]
+BASE = ["_C", "exc", "config", "locks", "process_state", "torch_warnings", "torch_compat", "symbols", "nested"]
+BASE += ["constants", "op_facts", "optimizer_steps", "wrappers", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "kept", "capture", "api"]
@@ -274,37 +274,37 @@ DOUBLE_CLASSES: set[str] = {
 
 # Lines of each folder's files. A commit may raise one only with the reason in its message's body.
 MAX_FOLDER_LINES = {
-    "csrc": 63,
+    "csrc": 65,
     "csrc/call": 2408,
     "csrc/gpu": 454,
     "csrc/guards": 3714,
     "csrc/plan": 6102,
-    "csrc/python": 1478,
-    "dynajit": 5003,
-    "dynajit/aot": 9675,
+    "csrc/python": 1875,
+    "dynajit": 5193,
+    "dynajit/aot": 9687,
     "dynajit/backends": 1778,
     "dynajit/bytecode": 4165,
-    "dynajit/capture": 2913,
+    "dynajit/capture": 2855,
     "dynajit/codegen": 6779,
     "dynajit/exported": 1257,
-    "dynajit/graph": 3488,
+    "dynajit/graph": 3491,
     "dynajit/guards": 1794,
     "dynajit/interp": 4675,
     "dynajit/kept": 1383,
     "dynajit/loopir": 6127,
     "dynajit/report": 2728,
     "dynajit/resume": 2180,
-    "dynajit/runtime": 3564,
+    "dynajit/runtime": 3560,
     "dynajit/schedule": 1849,
     "dynajit/values": 6,
     "dynajit/values/containers": 4282,
-    "dynajit/values/core": 1004,
-    "dynajit/values/effects": 1757,
-    "dynajit/values/library": 4083,
+    "dynajit/values/core": 1005,
+    "dynajit/values/effects": 1634,
+    "dynajit/values/library": 4082,
     "dynajit/values/objects": 3658,
     "dynajit/values/polyfills": 1010,
     "dynajit/values/scalars": 1645,
-    "dynajit/values/tensors": 8121,
+    "dynajit/values/tensors": 8129,
     "dynajit/verify": 323,
 }
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
-from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynajit import _C, torch_compat
 from dynajit.aot.decompositions import Decompositions
@@ -58,7 +58,7 @@ def compile_with_autograd(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
-    with one_at_a_time:
+    with one_at_a_time():
         return _compile(run_passes(gm, PassContext("autograd")), example_inputs, options)
 
 
@@ -266,7 +266,7 @@ def _aot_autograd(
         torch_compat.graphs_shown_on_demand(),
         torch_compat.failures_unreported(),
         torch_compat.effects_in_place(only_acts),
-        _use_lazy_graph_module(True),  # graphs are copied and rewritten many times, and hardly ever called
+        torch_compat.LAZY_GRAPHS,
         tracing(halves.context),
     ):
         return _again_if_asked(

@@ -16,9 +16,25 @@ from dynajit import torch_compat
 from dynajit.aot.legality import ENTER_DUAL_LEVEL, ENTER_INFERENCE, EXIT_INFERENCE
 from dynajit.aot.rewrite import without
 from dynajit.locks import process_lock
+from dynajit.process_state import changed
 
-# torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
-one_at_a_time = process_lock()
+# torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process, and puts methods
+# of its own into nn.Module.
+_lock = process_lock()
+_OF_TRACING = changed(
+    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    (torch.nn.Module, "__call__"),
+    (torch.nn.Module, "__getattr__"),
+    (torch.fx.traceback, "current_meta"),
+    (torch.fx.traceback, "should_preserve_node_meta"),
+)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """No other thread traces a graph meanwhile; and what tracing sets is put back, whatever ends it."""
+    with _lock, _OF_TRACING:
+        yield
 
 
 @contextlib.contextmanager

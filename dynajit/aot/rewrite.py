@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
@@ -64,7 +64,7 @@ class Copy:
         """The module of the graph, which has its output. Its Python is generated when someone calls it, which of ATen
         graphs most backends never do."""
         if any("val" in node.meta for node in self.graph.find_nodes(op="placeholder")):
-            with _use_lazy_graph_module(True):
+            with torch_compat.LAZY_GRAPHS:
                 made = _make_graph_module(self.gm, self.graph)
         else:
             made = torch_compat.graph_module(self.gm, self.graph)

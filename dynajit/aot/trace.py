@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _make_graph_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynajit import optimizer_steps
+from dynajit import optimizer_steps, torch_compat
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
@@ -72,7 +72,7 @@ def trace_functional(
     grad_mode = torch.is_grad_enabled()
     symbolic = fake_mode.shape_env is not None and any(map(has_symbols, inputs))
     with (
-        one_at_a_time,
+        one_at_a_time(),
         torch.inference_mode(False),
         torch.set_grad_enabled(grad_mode),
         fake_mode,
@@ -124,8 +124,8 @@ def _python_composites() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def _functionalised() -> Iterator[None]:
     # Views are recorded as views, not as copies.
-    torch._enable_functionalization(reapply_views=True)
     try:
+        torch._enable_functionalization(reapply_views=True)
         yield
     finally:
         torch._disable_functionalization()  # type: ignore[no-untyped-call]
@@ -453,7 +453,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def graph_module(self) -> torch.fx.GraphModule:
         eliminate_dead_code(self.graph)
         # Most backends never call the module, so its Python is generated when someone does.
-        with _use_lazy_graph_module(True):
+        with torch_compat.LAZY_GRAPHS:
             return _make_graph_module(self.attributes, self.graph)
 
 

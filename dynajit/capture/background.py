@@ -26,16 +26,11 @@ from dynajit.graph.shapes import Shapes
 from dynajit.locks import on_fork
 from dynajit.report import logs, progress, records
 from dynajit.report.phases import collect, timer
-from dynajit.values.tensors.torch_state import SETTINGS, EntryState
+from dynajit.values.tensors.torch_state import OF_THREADS, SETTINGS, EntryState
 
 if TYPE_CHECKING:
     from dynajit.report.records import CompileRecord
 
-# What each thread has for itself; everything else of `SETTINGS` is the process's.
-_OF_THREADS = {
-    *(torch.is_grad_enabled, torch.is_autocast_cache_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype),
-    *(torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._is_fwd_grad_enabled),
-}
 _changed = threading.Condition()
 _waiting: collections.deque[BackgroundCompile] = collections.deque()
 _failures: list[BaseException] = []
@@ -103,7 +98,7 @@ class BackgroundCompile:
         )
         with torch.inference_mode(self.inference), records.recording(record), collect() as phases, timer("backend"):
             for (setter, getter, chosen), value in zip(SETTINGS, self.state, strict=True):
-                if getter in _OF_THREADS and getter(*chosen) != value:
+                if getter in OF_THREADS and getter(*chosen) != value:
                     setter(*chosen, value)
             with progress.watch(f"{self.record.code_name} in the background"):
                 yield
@@ -113,7 +108,7 @@ class BackgroundCompile:
     def _is_as_captured(self) -> bool:
         values = zip(SETTINGS, self.state, strict=True)
         return torch.get_num_threads() == self.threads and all(
-            getter(*chosen) == value for (_, getter, chosen), value in values if getter not in _OF_THREADS
+            getter(*chosen) == value for (_, getter, chosen), value in values if getter not in OF_THREADS
         )
 
     def _further_guards(self) -> Callable[[Sequence[Any]], bool] | None:

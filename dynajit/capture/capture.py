@@ -68,8 +68,8 @@ from dynajit.resume.emit import Emission
 from dynajit.resume.plan import ResumePlan, plan_breaks
 from dynajit.resume.rerun import Rerun, Undoing, kept_for_undo
 from dynajit.torch_compat import has_user_saved_tensor_hooks
+from dynajit.torch_warnings import filters_kept
 from dynajit.values.core.value import GraphBreak, Value
-from dynajit.values.effects.torch_warnings import filters_kept
 from dynajit.values.scalars.symbolic import is_data_dependent
 from dynajit.values.tensors import overrides
 from dynajit.verify import VerifiedGraph
@@ -138,13 +138,16 @@ def _capture(
         return None
     # Threads that call at once would all compile the same, and too much before it shows what varies. The others' calls
     # run eagerly rather than wait: what runs while a frame is captured may wait for them.
-    if not session.capturing.acquire(blocking=False):
-        passed.note(code)
-        return None
+    held, outer = False, session.capturing._is_owned()
     try:
+        held = session.capturing.acquire(blocking=False)
+        if not held:
+            passed.note(code)
+            return None
         return None if passed.is_inside_captured(session) else _missed(session, code, function, values, reasons)
     finally:
-        session.capturing.release()
+        if held or (session.capturing._is_owned() and not outer):  # an interrupt may come before `held` is set
+            session.capturing.release()
 
 
 def _missed(

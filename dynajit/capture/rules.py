@@ -18,6 +18,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from dynajit.interp import policy
+from dynajit.process_state import changed
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -52,8 +53,6 @@ _BUILTINS = {
         *("set", "setattr", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip"),
     )
 }
-
-_MISSING: Any = object()
 
 
 def _is_torchs_own(code: types.CodeType) -> bool:
@@ -113,19 +112,8 @@ def builtins_replaced() -> bool:
     return False
 
 
-@contextlib.contextmanager
-def own_builtins() -> Iterator[None]:
-    """Inside, the builtins that the compiler is written with are Python's."""
-    theirs = [(name, _BUILTINS_NOW.get(name, _MISSING)) for name, value in _BUILTINS.items()]
-    _BUILTINS_NOW.update(_BUILTINS)
-    try:
-        yield
-    finally:
-        for name, value in theirs:
-            if value is _MISSING:
-                del _BUILTINS_NOW[name]
-            elif value is not _BUILTINS[name]:
-                _BUILTINS_NOW[name] = value
+# Inside, the builtins that the compiler is written with are Python's.
+own_builtins = changed(*((builtins, name, value) for name, value in _BUILTINS.items()))
 
 
 def takes_packed_sequence(code: types.CodeType, values: tuple[Any, ...]) -> bool:
@@ -145,8 +133,8 @@ def no_saved_tensor_hooks() -> Iterator[None]:
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         yield
         return
-    torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
     try:
+        torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
         yield
     finally:
         torch._C._autograd._pop_saved_tensors_default_hooks()

@@ -345,7 +345,7 @@ class Session:
 
     def _whole(self, part: Part, stub: types.FunctionType) -> Callable[..., Any]:
         """What a stub that is not captured hands over to."""
-        with rules.own_builtins():
+        with rules.own_builtins:
             code = _C.call_deep(lambda: part.whole)
         _C.mark_ours(code)
         return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
@@ -378,7 +378,7 @@ class Session:
             as_it_is = is_trusted(str(globals_.get("__name__")))
 
             def part(index: int, depth: int, throw: bool, varying: str) -> Callable[..., Any]:
-                with rules.own_builtins():
+                with rules.own_builtins:
                     code = build_segment(cut, index, depth, throw)
                     if as_it_is:
                         return types.FunctionType(code, globals_, whole.name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import operator
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -32,6 +31,7 @@ from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import ConstSource, Source
 from dynajit.op_facts import facts, starts_collective
 from dynajit.report.records import FrameLoc
+from dynajit.torch_warnings import unwarned
 from dynajit.wrappers import is_wrapper, leaves_of
 
 
@@ -414,8 +414,7 @@ class GraphBuilder:
         """A node for a module that the graph holds."""
         name = f"{hint}_{len(self._modules)}"
         self._modules[name] = module
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the module is given its attributes at the end
+        with unwarned():  # the module is given its attributes at the end
             node = self.graph.get_attr(name)
         note(node, part=True)
         self._nodes.append(node)

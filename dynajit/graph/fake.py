@@ -6,21 +6,24 @@ way in for ordinary tensors, and for operations, which needn't be hidden from to
 
 from __future__ import annotations
 
-import warnings
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
+from torch.utils import _python_dispatch
 
-from dynajit import torch_compat
+from dynajit import _C, torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
 from dynajit.graph.refusals import looks_at_values, refusal, refused_view
 from dynajit.optimizer_steps import STEPS
+from dynajit.process_state import changed
+from dynajit.torch_warnings import unwarned
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
@@ -203,29 +206,31 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return torch.empty_strided(result.shape, like.stride(), dtype=result.dtype, device=result.device)
 
 
+# a mode sets them and puts back what was there before, which another thread's mode may have set
+_OF_MODES = changed(
+    (torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),
+    (_python_dispatch, "_is_in_torch_dispatch_mode"),
+    (_python_dispatch, "_is_in_non_infra_torch_dispatch_mode"),
+    (_python_dispatch, "_is_in_any_mode_without_ignore_compile_internals"),
+)
+
+
 @contextmanager
 def modes_left() -> Iterator[None]:
-    """Whatever happens in the body, no dispatch mode entered there stays on: an interrupt may come while torch is about
-    to enter or leave one."""
-    depth, lifting = torch._C._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors()
-    try:
-        yield
-    finally:
-        while torch._C._len_torch_dispatch_stack() > depth:
-            torch._C._pop_torch_dispatch_stack(None)
-        torch._C._set_only_lift_cpu_tensors(lifting)
+    """Where the body raises, no mode of torch entered there stays on: an interrupt may come while torch is about to
+    enter or leave one."""
+    with _OF_MODES, _C.ThreadState():
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            # what its frames hold leaves modes when it goes, which would be later, and onto what has been put back
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
-@contextmanager
-def _gradients_read_in_silence(tensor: torch.Tensor) -> Iterator[None]:
+def _gradients_read_in_silence(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """torch reads `grad` of tensors that aren't leaves, too, and hides the warning only where it would be shown."""
-    # else the filters are left alone: where they change, warnings are shown once more
-    if tensor.is_leaf or not any(action == "error" for action, *_ in warnings.filters):
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
-        yield
+    return nullcontext() if tensor.is_leaf else unwarned("The .grad attribute of a Tensor")
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.op_facts import facts
 from dynajit.torch_compat import at_hand
+from dynajit.torch_warnings import unwarned
 
 _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
@@ -283,8 +283,7 @@ def _made(element: Any, fill: int) -> Any:
 def _tried(func: Any, elements: tuple[Any, ...], zeros: bool, names: tuple[str, ...]) -> str | None:
     """What the operation says to arguments of one element. Places are numbered from zero; elsewhere a zero might be
     divided by. The last arguments are `names`."""
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), unwarned():
         try:
             made = [_made(element, int(not zeros)) for element in elements]
         except (RuntimeError, NotImplementedError):

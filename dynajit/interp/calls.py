@@ -27,6 +27,7 @@ from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.interp.repeated_calls import RepeatedCalls
 from dynajit.report import breaks
+from dynajit.torch_warnings import WarnsInside
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length, drain
@@ -39,7 +40,6 @@ from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Direct, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
-from dynajit.values.effects.torch_warnings import WarnsInside
 from dynajit.values.library import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, operators
 from dynajit.values.library.construct import construct
 from dynajit.values.library.dispatching import single_dispatch

@@ -25,8 +25,8 @@ from dynajit.nested import map_leaves
 from dynajit.op_facts import starts_collective
 from dynajit.report.records import FrameLoc
 from dynajit.torch_compat import memory_of
+from dynajit.torch_warnings import unwarned
 from dynajit.values.core.value import GraphBreak, Value
-from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.tensors.ops import on_fakes
 from dynajit.values.tensors.tensor import TensorVal
@@ -244,7 +244,7 @@ class Replay:
     def _add_steps(self) -> bool:
         graph = self.tx.graph
         graph.mode.looked_at_values = False
-        with Warned() as warned:
+        with unwarned() as warned:
             same = on_fakes(graph, self._add_all, lambda: "a summary's operation")
         return same and not warned.texts and not graph.mode.looked_at_values
 

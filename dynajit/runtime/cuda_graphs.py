@@ -37,6 +37,7 @@ from dynajit.codegen.plan import (
 )
 from dynajit.locks import process_lock
 from dynajit.op_facts import facts, written_arguments
+from dynajit.process_state import changed
 from dynajit.report import costs
 from dynajit.torch_compat import copy_uncounted
 
@@ -53,6 +54,7 @@ MAX_COUNTED = 4096
 _pools: dict[tuple[int, int], tuple[Any, weakref.WeakSet[Any]]] = {}
 _told: set[str] = set()
 _lock = process_lock()
+_UNCOLLECTED = changed((gc.isenabled, _C.set_collecting, False))
 
 
 def record(plan: Plan, call: Callable[..., Any], backward: bool = False) -> Callable[..., Any]:
@@ -293,19 +295,13 @@ class _Recorded:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         side = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
         side.wait_stream(current)
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.stream(side):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    returns = -1 if self.plan.returns is None or not self.keeps else self.plan.returns
-                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns, self.lends)
-                finally:
-                    graph.capture_end()
-        finally:
-            if collecting:
-                gc.enable()
+        with _UNCOLLECTED, torch.cuda.stream(side):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                returns = -1 if self.plan.returns is None or not self.keeps else self.plan.returns
+                replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns, self.lends)
+            finally:
+                graph.capture_end()
         current.wait_stream(side)
         graph.instantiate()
         # Random numbers: torch moves its generators on when it launches the graph itself.

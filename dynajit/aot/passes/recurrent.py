@@ -9,13 +9,14 @@ copy of the graph in which such networks are called layer by layer, with the dro
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dynajit import torch_compat
 from dynajit.aot.rewrite import Copy
+from dynajit.process_state import changed
 
 _NETWORKS = frozenset(getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 # Networks with more steps, counted over layers and directions, are not taken apart.
@@ -107,18 +108,13 @@ def network(name: str, packed: bool, *args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-@contextlib.contextmanager
-def lstm_with_backward(gm: torch.fx.GraphModule) -> Iterator[None]:
+_NOT_REWRITTEN = changed((torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, False))
+
+
+def lstm_with_backward(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Any]:
     """While an LSTM is traced, keep torch from rewriting it to oneDNN's: that it does for inference, which it takes any
     call for whose input needs no gradient, whatever its weights need."""
     lstms = any(
         node.target is torch.lstm or (node.target is network and node.args[0] == "lstm") for node in gm.graph.nodes
     )
-    if not lstms or not torch._C._get_mkldnn_enabled():
-        yield
-        return
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(True)
+    return _NOT_REWRITTEN if lstms else contextlib.nullcontext()

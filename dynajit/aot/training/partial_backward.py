@@ -85,7 +85,7 @@ class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
         return self._unneeded[defined]
 
     def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
-        with one_at_a_time:
+        with one_at_a_time():
             if defined not in self:  # else another thread was faster
                 whole = self.graph()
                 reached = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]

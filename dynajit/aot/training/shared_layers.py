@@ -208,8 +208,8 @@ class SharedLayers:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The calls in the body are those of this graph's layers."""
-        _running.append(self)
         try:
+            _running.append(self)
             yield
         finally:
             _running.pop()

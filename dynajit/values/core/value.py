@@ -86,6 +86,7 @@ class Tracer(Protocol):
     # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
     open_levels: int
     overrides: Any  # `Overrides`, of tensors/overrides.py
+    entry_state: Any  # `EntryState`, of tensors/torch_state.py
     # whether the constructor of a tensor subclass that wraps tensors is being traced
     making_wrapper: bool
     # what is traced runs for real in the graph's call too: numbers in it are as they are

@@ -16,11 +16,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import torch
-
 from dynajit.config import config
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
+from dynajit.torch_warnings import filters_of_program, program_warns_always
 from dynajit.values.containers.lazy_list import OutsideList
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.slots import ending_graph
@@ -193,7 +192,7 @@ def _reaches(tx: Tracer, record: list[Any]) -> bool:
 
 def warns_always(tx: Tracer) -> bool:
     """Whether torch's own warnings, of which most come once in a process, come each time."""
-    always = torch.is_warn_always_enabled()
+    always = program_warns_always()
     tx.guard(
         _HERE, "PREDICATE", functools.partial(_warns_as_often, always), f"come {'each time' if always else 'once'}"
     )
@@ -201,7 +200,7 @@ def warns_always(tx: Tracer) -> bool:
 
 
 def _warns_as_often(always: bool, _: Any) -> bool:
-    return torch.is_warn_always_enabled() == always
+    return program_warns_always() == always
 
 
 # ------------------------------------------------------------------------------------------- the filters, followed
@@ -211,13 +210,13 @@ def _filters(tx: Tracer) -> list[Filter]:
     """The filters as the program has made them, or as they were outside, guarded."""
     if tx.warning_filters is not None:
         return tx.warning_filters
-    found = list(warnings.filters)
+    found = filters_of_program()
     tx.guard(_HERE, "PREDICATE", functools.partial(_same_filters, found), "have the same filters")
     return found
 
 
-def _same_filters(expected: list[Filter], module: Any) -> bool:
-    return bool(module.filters == expected)
+def _same_filters(expected: list[Filter], _: Any) -> bool:
+    return filters_of_program() == expected
 
 
 def _set(tx: Tracer, filters: list[Filter]) -> None:

@@ -11,13 +11,13 @@ import __future__ as features
 import builtins
 import functools
 import operator
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from dynajit.bytecode import decode, target
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
+from dynajit.torch_warnings import unwarned
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -172,10 +172,9 @@ def _run(tx: Tracer, mode: str, source: Value, globals_: Value | None, locals_: 
 
 def _compiled(text: str, mode: str, flags: int) -> Any:
     """The text's code; None if compiling it fails or warns, which the program is to meet for real."""
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with unwarned() as warned:
         try:
             code = compile(text.lstrip(" \t") if mode == "eval" else text, "<string>", mode, flags, True)
         except (SyntaxError, ValueError):
             return None
-    return None if warned else code
+    return None if warned.texts else code

@@ -20,11 +20,11 @@ from torch import fx
 from dynajit.graph.checkpointed import region
 from dynajit.graph.meta import note
 from dynajit.report import breaks
+from dynajit.torch_warnings import unwarned
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
-from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.scalars.constant import ConstVal
@@ -131,7 +131,7 @@ def _default_kind(tx: Tracer) -> Value:
 
 @functools.cache
 def _warned_of_default() -> list[str]:
-    with Warned() as warned, torch.inference_mode(False):
+    with unwarned() as warned, torch.inference_mode(False):
         try:
             _ask_for_default()
         except ValueError:  # as later releases of torch do

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
@@ -21,6 +20,7 @@ from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
+from dynajit.torch_warnings import unwarned
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import BINARY
@@ -556,8 +556,7 @@ def compute(
         for sample in samples:
             _make_regular(sample)
     refused = ending_graph(breaks.OP_RAISES, f"numpy.{name}", TypeError, ValueError, IndexError, ArithmeticError)
-    with refused, numpy.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with refused, numpy.errstate(all="ignore"), unwarned():
         expected = function(*samples, **named)
     found = tx.torch_op(
         "call_function",

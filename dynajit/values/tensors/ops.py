@@ -34,9 +34,9 @@ from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
 from dynajit.torch_compat import innermost, memory_of
+from dynajit.torch_warnings import WarnsInside, unwarned
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
-from dynajit.values.effects.torch_warnings import Warned, WarnsInside
 from dynajit.values.effects.warning_filters import warns_always, warns_through
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
@@ -176,7 +176,7 @@ class _Operation:
         self.tx.graph.mode.looked_at_values = self.tx.graph.mode.made_numbers = False
         self._keep_layouts()
         args, kwargs = self._kept()
-        with Warned() as warned:
+        with unwarned() as warned:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
             raise WarnsInside

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from dynajit.torch_warnings import unwarned
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.effects.torch_warnings import Warned
 from dynajit.values.polyfills import spectral as polyfills
 from dynajit.values.tensors.graph_arrays import hints
 from dynajit.values.tensors.ops import torch_op
@@ -37,7 +37,7 @@ def _sample(value: Value) -> Any:
 
 def _accepts(args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether torch transforms what is like this, without a warning."""
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), Warned() as warned:
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), unwarned() as warned:
         try:
             torch.istft(*args, **kwargs)
         except (RuntimeError, TypeError):

@@ -8,7 +8,7 @@ everything back at the end of a capture.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -77,6 +77,11 @@ _NAMED_SETTINGS = [
     ("_set_mkldnn_enabled", "_get_mkldnn_enabled"),
 ]
 SETTINGS = _settings()
+# What each thread has for itself.
+OF_THREADS = {
+    *(torch.is_grad_enabled, torch.is_autocast_cache_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype),
+    *(_HOOKS._saved_tensors_hooks_get_disabled_error_message, torch._C._is_fwd_grad_enabled),
+}
 
 
 class EntryState:
@@ -86,21 +91,24 @@ class EntryState:
         settle_attention()
         self.values = [getter(*chosen) for _, getter, chosen in SETTINGS]
         self.nesting = autocast_nesting()
+        self.changed: set[Callable[..., Any]] = set()  # the setters of what the trace has changed for all threads
 
     def changes(self) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The calls that make the present state of that at the start."""
-        found = []
+        return [(setter, (*chosen, now)) for setter, chosen, _, now in self._changes()]
+
+    def _changes(self) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], Any, Any]]:
+        """Setter, what chooses which, the state before and now. What is the process's, another thread may change."""
         for (setter, getter, chosen), old in zip(SETTINGS, self.values, strict=True):
-            now = getter(*chosen)
-            if now != old:
-                found.append((setter, (*chosen, now)))
-        return found
+            if getter in OF_THREADS or setter in self.changed:
+                now = getter(*chosen)
+                if now != old:
+                    yield setter, chosen, old, now
 
     def restore(self) -> None:
         """Put everything back, whatever was traced."""
-        for (setter, getter, chosen), old in zip(SETTINGS, self.values, strict=True):
-            if getter(*chosen) != old:
-                setter(*chosen, old)
+        for setter, chosen, old, _ in self._changes():
+            setter(*chosen, old)
         if autocast_nesting() != self.nesting:
             for _ in range(autocast_nesting(), self.nesting):
                 torch.autocast_increment_nesting()
@@ -122,6 +130,7 @@ def _change(setter: Callable[..., Any], tx: Tracer, *args: Value) -> None:
     with raising(tx, TypeError, RuntimeError):
         old = getter(*chosen)
         setter(*reals)
+    tx.entry_state.changed.add(setter)
     tx.journal.record(lambda: setter(*chosen, old))
     if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
         tx.graph.create("call_function", setter, reals, {}, {"example_value": None})

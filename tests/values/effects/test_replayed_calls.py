@@ -20,7 +20,7 @@ from torch import Tensor
 import dynajit
 from dynajit.interp.policy import real_signature
 from dynajit.testing import assert_same
-from dynajit.values.effects.torch_warnings import Warned
+from dynajit.torch_warnings import unwarned
 
 X = torch.arange(6.0).reshape(2, 3)
 LOGGER = logging.getLogger("dynajit_test_replayed")
@@ -584,7 +584,7 @@ def test_warnings_of_other_threads_are_shown_while_operations_are_tried(replaced
     with warnings.catch_warnings(record=not replaced) as recorded:
         if replaced:
             warnings.showwarning = show
-        with Warned() as warned:
+        with unwarned() as warned:
             warnings.warn("here", stacklevel=1)
             thread = threading.Thread(target=warnings.warn, args=("there",))
             thread.start()
