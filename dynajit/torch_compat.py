@@ -71,11 +71,22 @@ def memory_of(value: Any) -> int | None:
         return None
 
 
-def innermost(value: torch.Tensor) -> torch.Tensor:
-    """What torch.func's levels wrap, also levels that were left; the tensor itself if none does."""
+def through_levels(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor, and what torch.func's levels wrap in it, also levels that were left."""
+    yield value
     while _LEVELS.is_functorch_wrapped_tensor(value):
         value = _LEVELS.get_unwrapped(value)
-    return value
+        yield value
+
+
+def innermost(value: torch.Tensor) -> torch.Tensor:
+    """What torch.func's levels wrap; the tensor itself if none does."""
+    return [*through_levels(value)][-1]
+
+
+def is_batched(value: torch.Tensor) -> bool:
+    """Whether there is another number for each item that some level of vmap goes over."""
+    return any(map(_LEVELS.is_batchedtensor, through_levels(value)))
 
 
 def memory_below(value: Any) -> int | None:
@@ -90,11 +101,14 @@ _LEAVES: dict[Any, Callable[[], Any]] = {
 }
 
 
-def leave_levels(depth: int) -> None:
-    """Leave the levels of torch.func's transforms that were entered since there were so many."""
+def leave_levels(depth: int, dual: bool) -> None:
+    """Leave the levels of torch.func's transforms that were entered since there were so many, and one of forward-mode
+    differentiation, if `dual`."""
     # `pop_dynamic_layer_stack_and_undo_to_depth` has an internal assert that fails in torch 2.11
     while _LEVELS.get_dynamic_layer_stack_depth() > depth:
         _LEAVES[_LEVELS.peek_interpreter_stack().key()]()
+    if dual and in_dual_level():
+        torch._C._exit_dual_level(level=0)
 
 
 def in_dual_level() -> bool:

@@ -42,23 +42,12 @@ def levels_left(gm: torch.fx.GraphModule) -> Iterator[None]:
     """Levels of torch.func's transforms and of forward-mode differentiation that the graph enters do not stay where
     tracing the graph fails."""
     depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    try:
-        with _dual_level_left(gm):
-            yield
-    finally:
-        torch_compat.leave_levels(depth)
-
-
-@contextlib.contextmanager
-def _dual_level_left(gm: torch.fx.GraphModule) -> Iterator[None]:
-    if not any(node.target is ENTER_DUAL_LEVEL for node in gm.graph.nodes) or torch_compat.in_dual_level():
-        yield
-        return
+    enters_dual = any(node.target is ENTER_DUAL_LEVEL for node in gm.graph.nodes)
+    dual = enters_dual and not torch_compat.in_dual_level()
     try:
         yield
     finally:
-        if torch_compat.in_dual_level():
-            torch._C._exit_dual_level(level=0)
+        torch_compat.leave_levels(depth, dual)
 
 
 def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, bool] | None:

@@ -166,9 +166,7 @@ class Rerun:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
         if self.inference:
             _leave_inference_modes(error)
-        torch_compat.leave_levels(self.depth)
-        if self.enters_dual and not str(error).startswith(_NESTED) and torch_compat.in_dual_level():
-            torch._C._exit_dual_level(level=0)
+        torch_compat.leave_levels(self.depth, self.enters_dual and not str(error).startswith(_NESTED))
         for setter, args in self.settings:
             setter(*args)
         if self.nests:

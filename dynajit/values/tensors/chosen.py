@@ -19,7 +19,7 @@ from torch._prims_common import make_contiguous_strides_for
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import notes, value_of, written_by
 from dynajit.nested import leaves_in
-from dynajit.torch_compat import innermost, memory_below
+from dynajit.torch_compat import innermost, is_batched, memory_below
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.polyfills.chosen import item_at, number_in, places_from, put_at
@@ -41,7 +41,7 @@ def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
     if tx.seen.choices_are_views or tx.runs_elsewhere or tx.overrides.modes:
         return False
     parts = [*parts]
-    if tx.open_levels and (torch.is_inference_mode_enabled() or any(_is_batched(part.fake) for part in parts)):
+    if tx.open_levels and (torch.is_inference_mode_enabled() or any(is_batched(part.fake) for part in parts)):
         return False
     on_cpu = fake.device.type == "cpu"
     if not on_cpu and not tx.graph.shapes.asked_for_scalars:
@@ -53,15 +53,6 @@ def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
         and not (fake.is_conj() or fake.is_neg())
         and all(part.fake.device == fake.device and not part.fake.requires_grad for part in parts)
     )
-
-
-def _is_batched(fake: torch.Tensor) -> bool:
-    """Whether there is another number for each item that some level of vmap goes over."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(fake):
-        if torch._C._functorch.is_batchedtensor(fake):
-            return True
-        fake = torch._C._functorch.get_unwrapped(fake)
-    return False
 
 
 def load(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequence[int] | None) -> Any | None:
