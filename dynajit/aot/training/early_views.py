@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.training.late_views import way_to
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step, examples, piece_of
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, memory, value_of
 
 
@@ -32,15 +32,16 @@ def with_early_views(
     rest = [node for node in graph.calls if node not in first]
     if not taken or not all(is_plain(user) for node in taken for user in node.users if user.op != "output"):
         return None
-    numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
-    early = piece_of(taken)
+    steps = cut_in_two(graph, taken, rest)
+    if steps is None:
+        return None
+    early, main = steps
     early.compiled = early.module(gm).forward
     if not rest:
         return PartitionedCall(gm, [early])
-    main: Step = piece_of(rest, numbers)
     given = dict(zip(graph.inputs, example_inputs, strict=True))
     main.compiled = compile_piece(main.module(gm), examples(main.inputs, given))
-    return PartitionedCall(gm, [early, main])
+    return PartitionedCall(gm, steps)
 
 
 def _ways(graph: GraphFacts) -> set[Node]:
