@@ -231,7 +231,7 @@ class TrainingCall:
         again: Callable[..., Any] | None = None,
         partial: Mapping[bytes, Callable[..., Any] | None] | None = None,
         reaches: Sequence[Sequence[bool]] = (),
-        uses_up: Sequence[Sequence[bool]] = (),
+        saving: Sequence[tuple[Sequence[bool], ...]] = (),
         watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
         draws: bool = False,
         written: Sequence[int] = (),

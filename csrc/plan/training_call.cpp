@@ -6,6 +6,8 @@
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
 #include "plan/training_results.h"
 
+#include <numeric>
+
 namespace {
 
 /* Whether results have a history: also where it ends in the graph itself, which detached what it was given. */
@@ -16,75 +18,90 @@ bool any_requires_grad(PyObject *const *args, Py_ssize_t n_args)
     });
 }
 
-/* Edges to the inputs behind the results `mine`; to all if nothing is known of that, or if these are all results. */
-torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *args, const std::vector<size_t> &mine)
+torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *args, const Group &group)
 {
     torch::autograd::edge_list edges;
-    const bool all = self->reaches->empty() || mine.size() == self->reaches->size();
-    for (size_t i = 0; i < self->wanted->size(); i++) {
-        const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
-        const bool behind = all || std::any_of(mine.begin(), mine.end(), [&](size_t number) {
-            return (*self->reaches)[number][i];
-        });
-        const bool wanted = behind && tensor.requires_grad();
+    for (size_t input : group.inputs) {
+        const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[input]]);
+        const bool wanted = (*self->group_of)[input].first != SIZE_MAX && tensor.requires_grad();
         edges.push_back(wanted ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
     }
     return edges;
 }
 
-/* The results with a history, by number, in groups of which each gets a node of autograd's: those behind which are the
- * same of the inputs that have a history themselves, or are waited for. A backward pass goes on to all that is behind a
- * node, without a gradient if there is none, and uses up what is saved there. */
-std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *const *args)
+/* The groups of a call; the only one has all inputs, where nothing is known, or results are computed from none. */
+void group(TrainingCall *self)
 {
-    const size_t count = self->layouts->size();
-    std::vector<std::vector<size_t>> groups;
-    std::vector<std::vector<bool>> keys;
-    for (size_t number = 0; number < count; number++) {
-        std::vector<bool> key;
-        for (size_t i = 0; i < self->wanted->size() && !self->reaches->empty(); i++) {
-            const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
-            key.push_back((*self->reaches)[number][i] && tensor.requires_grad()
-                          && (tensor.grad_fn() || is_heard(torch::autograd::impl::gradient_edge(tensor))));
-        }
+    const size_t count = self->layouts->size(), n_wanted = self->wanted->size();
+    const std::vector<Flags> &reaches = *self->reaches;
+    std::vector<Flags> keys;
+    self->group_of->assign(n_wanted, {SIZE_MAX, 0});
+    const auto group_with = [&](const Flags &key) {
         const size_t place = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
         if (place == keys.size()) {
-            keys.push_back(std::move(key));
-            groups.emplace_back();
+            keys.push_back(key);
+            Group &made = self->groups->emplace_back();
+            for (size_t number = 0; number < count; number++) {
+                if (key[number]) {
+                    made.results.push_back(number);
+                }
+            }
         }
-        groups[place].push_back(number);
+        return place;
+    };
+    Flags without(count, !reaches.empty());
+    for (size_t i = 0; i < n_wanted; i++) {
+        Flags key(count, true);
+        for (size_t number = 0; number < reaches.size(); number++) {
+            key[number] = reaches[number][i];
+            without[number] = without[number] && !key[number];
+        }
+        if (std::find(key.begin(), key.end(), true) != key.end()) {
+            const size_t place = group_with(key);
+            std::vector<size_t> &inputs = (*self->groups)[place].inputs;
+            (*self->group_of)[i] = {place, inputs.size()};
+            inputs.push_back(i);
+        }
     }
-    return groups;
+    if (std::find(without.begin(), without.end(), true) != without.end()) {
+        group_with(without);
+    }
+    if (self->groups->empty()) {
+        group_with(Flags(count, true));
+    }
+    if (self->groups->size() == 1) { /* whose gradients backward gives in order */
+        std::vector<size_t> &inputs = self->groups->front().inputs;
+        inputs.resize(n_wanted);
+        std::iota(inputs.begin(), inputs.end(), size_t{0});
+    }
 }
 
 /* The nodes of one call, not yet with what they need. */
 class Nodes {
 public:
-    Nodes(TrainingCall *self, PyObject *const *args) : self_(self), of_(self->layouts->size())
+    Nodes(TrainingCall *self, PyObject *const *args) : self_(self), shared_(std::make_shared<Shared>(self))
     {
-        const UsedUp used_up = std::make_shared<std::vector<int>>();
-        passing_.resize(of_.size(), nullptr);
-        passed_to_.resize(of_.size());
+        const size_t count = self->layouts->size();
+        passing_.resize(count, nullptr);
+        passed_to_.resize(count);
+        if (count > 1) {
+            shared_->passing.resize(count, nullptr);
+        }
         if (!self->through->empty()) {
             inner_ = std::make_shared<InnerResults>();
-            inner_->nodes.resize(of_.size(), nullptr);
+            inner_->nodes.resize(count, nullptr);
         }
-        for (std::vector<size_t> &group : groups_of(self, args)) {
-            for (size_t number : group) {
-                of_[number] = nodes_.size();
-            }
-            torch::autograd::edge_list edges = edges_to(self, args, group);
-            Backward *made = new Backward(self, std::move(edges), std::move(group), used_up);
+        for (size_t i = 0; i < self->groups->size(); i++) {
+            Backward *made = new Backward(self, edges_to(self, args, (*self->groups)[i]), i, shared_);
+            nodes_.push_back(owned<torch::autograd::Node>(made));
             made->set_inner(inner_);
             backwards_.push_back(made);
-            nodes_.push_back(owned(made));
         }
     }
 
     void set_history(const at::Tensor &result, size_t number)
     {
-        const NodePointer &node = nodes_[of_[number]];
-        torch::autograd::set_history(result, of_.size() > 1 ? passing_on_to(node, result, number) : node);
+        torch::autograd::set_history(result, passing_.size() > 1 ? passing_on(result, number) : nodes_[0]);
         shapes_.push_back({result.sizes().vec(), result.options()});
     }
 
@@ -115,10 +132,8 @@ public:
                 memories.insert(items[i].tensor.storage().unsafeGetStorageImpl());
             }
         }
-        for (Backward *backward : backwards_) {
-            if (self_->again != nullptr) {
-                backward->keep_inputs(args, n_args, memories, random);
-            }
+        if (self_->again != nullptr) {
+            backwards_[0]->keep_inputs(args, n_args, memories, random);
         }
     }
 
@@ -126,8 +141,8 @@ public:
      * that is split, can't be behind another one. */
     void link(const Values &items, size_t first, PyObject *const *args)
     {
-        for (Backward *backward : backwards_) {
-            backward->split(args, items, first);
+        if (backwards_.size() == 1) {
+            backwards_[0]->split(args, items, first);
         }
         for (size_t i = 0; i < passing_.size(); i++) {
             const size_t number = self_->order->empty() ? i : (*self_->order)[i];
@@ -157,8 +172,9 @@ public:
         if (backwards_.size() > 1) {
             others.insert(others.end(), backwards_.begin(), backwards_.end());
         }
+        backwards_[0]->save(items, first, others);
         for (Backward *backward : backwards_) {
-            backward->save(items, first, others);
+            backward->keep_numbers(items, first);
             if (backwards_.size() > 1) {
                 backward->keep_shapes(shapes_);
             }
@@ -167,19 +183,26 @@ public:
 
 private:
     /* A node of one result alone, before that of several. */
-    NodePointer passing_on_to(const NodePointer &node, const at::Tensor &result, size_t number)
+    NodePointer passing_on(const at::Tensor &result, size_t number)
     {
-        Passing *passing = new Passing(backwards_[of_[number]], number, inner_, self_);
+        Backward *first = nullptr;
+        for (size_t i = 0; i < backwards_.size(); i++) {
+            const std::vector<size_t> &results = (*self_->groups)[i].results;
+            if (std::find(results.begin(), results.end(), number) != results.end()) {
+                first = first == nullptr ? backwards_[i] : first;
+                passed_to_[number].emplace_back(nodes_[i], nodes_[i]->add_input_metadata(result));
+            }
+        }
+        Passing *passing = new Passing(first, number, inner_, self_, shared_);
         passing_[number] = passing;
-        passed_to_[number] = torch::autograd::Edge(node, node->add_input_metadata(result));
         return owned<torch::autograd::Node>(passing);
     }
 
     TrainingCall *self_;
+    std::shared_ptr<Shared> shared_;
     std::vector<Passing *> passing_;       /* of each result with a history, where there are several */
-    torch::autograd::edge_list passed_to_; /* of each of them */
+    std::vector<torch::autograd::edge_list> passed_to_; /* of each of them */
     std::shared_ptr<InnerResults> inner_;
-    std::vector<size_t> of_; /* of each result with a history: its node */
     std::vector<Backward *> backwards_;
     std::vector<NodePointer> nodes_;
     std::vector<ResultShape> shapes_;
@@ -322,6 +345,34 @@ Watched watched_of(PyObject *given)
     return {is_result == 1, place, flags_of(behind), name, output};
 }
 
+/* (results, through, inputs, own) of operations that keep tensors; raises. */
+Saving saving_of(PyObject *given)
+{
+    PyObject *results = nullptr, *through = nullptr, *inputs = nullptr, *own = nullptr;
+    PyObject *row = PySequence_Tuple(given);
+    const bool fine = row != nullptr && PyArg_ParseTuple(row, "OOOO:saving", &results, &through, &inputs, &own);
+    Saving saving = fine ? Saving{flags_of(results), flags_of(through), flags_of(inputs), flags_of(own)} : Saving();
+    Py_XDECREF(row);
+    return saving;
+}
+
+/* Whether the flags of those are as many as the gradients and inputs; raises. Finds out whether all can be used up. */
+bool can_save(TrainingCall *self)
+{
+    const size_t count = self->layouts->size();
+    Flags computed(count, false);
+    for (const Saving &each : *self->saving) {
+        if (each.results.size() != count || each.through.size() != count || each.own.size() != count
+            || each.inputs.size() != self->wanted->size()) {
+            PyErr_SetString(PyExc_ValueError, "saving: flags for each gradient, and for each wanted input");
+            return false;
+        }
+        std::transform(computed.begin(), computed.end(), each.results.begin(), computed.begin(), std::logical_or<bool>());
+    }
+    self->can_be_used_up = std::find(computed.begin(), computed.end(), false) == computed.end();
+    return true;
+}
+
 /* Whether the watched tensors are among the results, and their flags as many as the gradients; raises. */
 bool can_be_watched(const TrainingCall *self)
 {
@@ -348,7 +399,7 @@ bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
                                             return row.size() == columns;
                                         }));
     if (!fine) {
-        PyErr_SetString(PyExc_ValueError, "reaches and uses_up have a row for each gradient that backward takes");
+        PyErr_SetString(PyExc_ValueError, "reaches and through have a row for each gradient that backward takes");
     }
     return fine;
 }
@@ -388,16 +439,16 @@ bool link_results(TrainingCall *self)
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
-                                  "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
+                                  "layouts", "again",    "partial", "reaches",   "saving",         "watched",
                                   "draws",   "written",  "updated", "holds",     "through",        nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
-    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
+    PyObject *reaches = nullptr, *saving = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
     PyObject *holds = Py_None, *through = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up, &watched, &draws, &written, &updated,
+                                     &partial, &reaches, &saving, &watched, &draws, &written, &updated,
                                      &holds, &through)) {
         return nullptr;
     }
@@ -420,7 +471,9 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->wanted = new std::vector<Py_ssize_t>();
     self->layouts = new std::vector<Layout>();
     self->reaches = new std::vector<Flags>();
-    self->uses_up = new std::vector<Flags>();
+    self->saving = new std::vector<Saving>();
+    self->groups = new std::vector<Group>();
+    self->group_of = new std::vector<std::pair<size_t, size_t>>();
     self->through = new std::vector<Flags>();
     self->links = new std::vector<std::vector<size_t>>();
     self->order = new std::vector<size_t>();
@@ -430,9 +483,9 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
-        && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of))
+        && (saving == nullptr || read_all(saving, *self->saving, saving_of))
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
-        && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
+        && can_save(self)
         && (through == nullptr || read_all(through, *self->through, flags_of))
         && fits(*self->through, self->layouts->size(), columns_of(*self->through, self->layouts->size()))
         && link_results(self)
@@ -443,7 +496,10 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "updated: inputs whose new values are the first results");
         fine = false;
     }
-    if (!fine) {
+    if (fine) {
+        group(self);
+    }
+    else {
         Py_CLEAR(self);
     }
     return reinterpret_cast<PyObject *>(self);
@@ -486,7 +542,9 @@ void call_dealloc(PyObject *object)
     delete self->wanted;
     delete self->layouts;
     delete self->reaches;
-    delete self->uses_up;
+    delete self->saving;
+    delete self->groups;
+    delete self->group_of;
     delete self->through;
     delete self->links;
     delete self->order;
@@ -509,7 +567,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=(), draws=False, written=(), updated=(), holds=None, "
+         "reaches=(), saving=(), watched=(), draws=False, written=(), updated=(), holds=None, "
          "through=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
@@ -518,7 +576,9 @@ PyType_Slot call_slots[] = {
          "itself differentiated (create_graph), or None if it can't. partial: a mapping that keeps what it gave; "
          "partial[defined], with a byte for each result that has a gradient, is a backward that takes the defined gradients "
          "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
-         "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind, "
+         "saving: tuples (results, through, inputs, own) of eager's operations that keep tensors for their backward, which runs once: "
+         "flags of the results that are computed of them, of those, and of the `wanted` inputs, that they are computed from, "
+         "and of results that one of them gave itself. watched: tuples (is_result, place, behind, "
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
          "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "

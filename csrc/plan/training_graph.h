@@ -57,6 +57,22 @@ struct Watched {
     uint32_t output;  /* which of the node's outputs the result is */
 };
 
+/* Eager's operations that keep tensors for their backward, which runs once. Those are one that the same results are computed
+ * from, of the same inputs. */
+struct Saving {
+    Flags results; /* of each gradient that backward takes: whether its pass goes through them */
+    Flags through; /* of each: whether one for it does */
+    Flags inputs;  /* of each of `wanted`: whether one for it does */
+    Flags own;     /* the results that one such operation gave itself; none: they gave none */
+};
+
+/* Inputs in `wanted`, by number, that the same results are computed from: each group has a node of autograd's, to which
+ * these results lead, so that a pass from a result goes on to no other inputs, and comes by no result that does not lead
+ * to what it is asked for. */
+struct Group {
+    std::vector<size_t> results, inputs;
+};
+
 struct TrainingCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -73,7 +89,10 @@ struct TrainingCall {
     std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
-    std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
+    std::vector<Saving> *saving;
+    bool can_be_used_up; /* each result was computed by some of these */
+    std::vector<Group> *groups;
+    std::vector<std::pair<size_t, size_t>> *group_of; /* of each of `wanted`: its group, and place there; none: SIZE_MAX */
     std::vector<Flags> *through; /* of each: which other results, then which views, it was computed from; empty: unknown */
     std::vector<std::vector<size_t>> *links; /* of each: those that no other result lies between, views aside */
     std::vector<size_t> *order;  /* of results with a gradient: none before those that it was computed from */
@@ -437,6 +456,16 @@ public:
     const std::map<uint32_t, size_t> places;
 };
 
+/* Whether a backward pass, for the inputs `asked` alone if there are any, runs a node, or is asked for what it is given. */
+template <typename Info> bool is_asked(const Info *asked, torch::autograd::Node *node)
+{
+    if (asked == nullptr || asked->empty()) {
+        return true;
+    }
+    const auto found = asked->find(node);
+    return found != asked->end() && found->second.should_execute();
+}
+
 /* Results that others of the same call were computed from, while a backward pass runs.
  *
  * Eager's pass from one of the others comes by them: hooks are told of their gradients, and `torch.autograd.grad` may ask
@@ -491,11 +520,14 @@ private:
         const bool is_followed = std::any_of(behind.begin(), behind.end(), [](const auto &hook) {
             return dynamic_cast<RunsAgain *>(hook.get()) == nullptr;
         });
+        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
+        if (!is_asked(asked, node)) {
+            return false;
+        }
         if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty()
             || is_followed) {
             return true;
         }
-        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
         const auto found = asked != nullptr ? asked->find(node) : decltype(asked->find(node)){};
         return asked != nullptr && found != asked->end() && found->second.captures_ && !found->second.captures_->empty();
     }

@@ -8,7 +8,7 @@
 #include "call/call.h"
 #include "plan/training_graph.h"
 #include "plan/training_parts.h"
-#include "plan/unreached_leaves.h"
+#include "plan/training_shared.h"
 
 #include <algorithm>
 #include <map>
@@ -34,9 +34,6 @@
 
 namespace {
 
-/* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
-using UsedUp = std::shared_ptr<std::vector<int>>;
-
 using AllSeen = std::shared_ptr<std::vector<Seen>>;
 
 /* What has to be known of a result to make zeros in the place of its gradient. */
@@ -45,21 +42,23 @@ struct ResultShape {
     at::TensorOptions options;
 };
 
-/* Autograd's node of some of a graph's results, of all of them mostly; see `groups_of`. */
+/* Autograd's node of the inputs that the same results are computed from; see `Group`. */
 class Backward : public torch::autograd::Node {
 public:
-    Backward(TrainingCall *call, torch::autograd::edge_list &&edges, std::vector<size_t> &&mine, const UsedUp &used_up)
-        : Node(std::move(edges)), call_(call), mine_(std::move(mine)), used_up_(used_up)
+    Backward(TrainingCall *call, torch::autograd::edge_list &&edges, size_t group, const std::shared_ptr<Shared> &shared)
+        : Node(std::move(edges)), call_(call), group_(group), mine_((*call->groups)[group].results), shared_(shared)
     {
         Py_INCREF(reinterpret_cast<PyObject *>(call));
+        shared_->nodes.push_back(this);
     }
 
     ~Backward() override
     {
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
+            shared_->nodes[group_] = nullptr;
             drop_objects(numbers_);
-            inputs_.reset();
+            shared_.reset();
             Py_DECREF(reinterpret_cast<PyObject *>(call_));
         }
     }
@@ -74,42 +73,35 @@ public:
 
     void release_variables() override
     {
-        if (!call_->uses_up->empty()) {
-            use_up();
-            if (std::find(used_up_->begin(), used_up_->end(), -1) != used_up_->end()) {
-                return; /* another backward pass may start from the other results */
-            }
+        if (torch::autograd::get_current_graph_task_id() != ran_in_) {
+            return; /* the node dies */
         }
-        else if (!saved_.empty() || !kept_.empty()) { /* eager's nodes that keep nothing run again */
-            used_up_->assign(call_->layouts->size(), torch::autograd::get_current_graph_task_id());
+        shared_->use_up(started_from_, needed_);
+        /* another backward pass may start from other results, or ask for other inputs; what keeps nothing runs again */
+        if (shared_->is_all_used_up() && (is_only() || shared_->has_found_all())) {
+            shared_->clear();
         }
-        else {
-            return;
-        }
-        saved_.clear();
-        kept_.clear();
-        inputs_.reset();
     }
 
     /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
     void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random)
     {
-        inputs_ = std::make_shared<GraphInputs>(call_->forward, random, *call_->written);
+        shared_->inputs = std::make_shared<GraphInputs>(call_->forward, random, *call_->written);
         for (Py_ssize_t i = 0; i < count; i++) {
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
             const bool is_kept = tensor.defined() && tensor.has_storage()
                 && saved.count(tensor.storage().unsafeGetStorageImpl()) != 0;
             const bool is_updated = std::find(call_->updated->begin(), call_->updated->end(), i) != call_->updated->end();
-            const bool is_held = !is_updated && (is_kept || is_kept_by_eager(i) || inputs_->is_written(i));
+            const bool is_held = !is_updated && (is_kept || is_kept_by_eager(i) || shared_->inputs->is_written(i));
             const Origin origin = is_held ? Origin() : origin_of(tensor);
             if (origin.inputs != nullptr) {
-                inputs_->add_lent(tensor, origin.inputs, origin.place);
+                shared_->inputs->add_lent(tensor, origin.inputs, origin.place);
             }
             else if (is_updated) {
-                inputs_->add(tensor.clone()); /* with its history */
+                shared_->inputs->add(tensor.clone()); /* with its history */
             }
             else {
-                inputs_->add(args[i]);
+                shared_->inputs->add(args[i]);
             }
         }
     }
@@ -135,7 +127,7 @@ public:
             for (size_t before = found->mine_.at(edge.input_nr); !differentiable[place] || before > 0; place++) {
                 before -= differentiable[place];
             }
-            return {found->inputs_, place};
+            return {found->shared_->inputs, place};
         }
         for (const auto &hook : edge.function->post_hooks()) {
             const RunsAgain *found = dynamic_cast<RunsAgain *>(hook.get());
@@ -155,8 +147,8 @@ public:
             /* an operator may leave out a result that its backward does not need here */
             at::Tensor tensor = others.empty() ? std::move(items[first + i].tensor) : items[first + i].tensor;
             if (!tensor.defined()) {
-                order_.push_back(false);
-                kept_.emplace_back();
+                shared_->order.push_back(false);
+                shared_->kept.emplace_back();
                 continue;
             }
             const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
@@ -165,16 +157,20 @@ public:
                 tensor = tensor.detach(); /* a node that keeps a result whose node leads to it would keep itself alive */
             }
             if (i < n_checked || packed || tensor.requires_grad()) {
-                order_.push_back(true);
-                saved_versions_.push_back(version_of(tensor));
-                saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
+                shared_->order.push_back(true);
+                shared_->saved_versions.push_back(version_of(tensor));
+                shared_->saved.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
             }
             else {
-                order_.push_back(false);
-                kept_.push_back(std::move(tensor));
+                shared_->order.push_back(false);
+                shared_->kept.push_back(std::move(tensor));
             }
         }
-        for (size_t i = first + n_saved; i < items.size(); i++) {
+    }
+
+    void keep_numbers(Values &items, size_t first)
+    {
+        for (size_t i = first + static_cast<size_t>(call_->n_saved); i < items.size(); i++) {
             numbers_.push_back(items[i].wrap());
         }
     }
@@ -230,8 +226,10 @@ public:
      * for them. */
     void hand_to_inner(size_t number, const at::Tensor &gradient)
     {
-        if (number < used_up_->size() && (*used_up_)[number] != -1
-            && (*used_up_)[number] != torch::autograd::get_current_graph_task_id()) {
+        Flags starts(call_->layouts->size(), false);
+        starts[number] = true;
+        shared_->refuse_used_up(starts, needed());
+        if (shared_->is_cleared) {
             throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
         }
         variable_list gradients(call_->layouts->size());
@@ -240,6 +238,9 @@ public:
         const Flags heard = inner_->heard_among((*call_->through)[number]);
         const size_t count = (*call_->through)[number].size();
         TORCH_CHECK(ask_again(gradients, "parts_at", heard, parts) && parts.size() == count, CANNOT_END);
+        if (!torch::autograd::get_current_graph_task_keep_graph()) {
+            shared_->use_up(starts, needed());
+        }
         const bool create_graph = at::GradMode::is_enabled();
         for (size_t i = 0; i < parts.size(); i++) {
             at::Tensor part = std::move(parts[i].tensor);
@@ -266,10 +267,17 @@ public:
             gradients[mine_[i]] = std::move(given[i]);
         }
         start_from(gradients);
+        if (!is_only()) {
+            if (is_found()) {
+                return own_part();
+            }
+            gradients = shared_->take_gradients();
+            start_from(gradients);
+        }
+        shared_->refuse_used_up(started_from_, needed_);
         refuse_written();
-        leave_out_leaves(unreached_leaves());
         variable_list found;
-        if (std::find(started_from_.begin(), started_from_.end(), true) == started_from_.end()) {
+        if (std::find(started_from_.begin(), started_from_.end(), true) == started_from_.end() || !any_needed()) {
             found.resize(call_->wanted->size()); /* as eager's operations hand on that there is none */
             return handed_out(std::move(found));
         }
@@ -287,10 +295,12 @@ public:
         TORCH_CHECK(holds, "Python state that backward reads has changed since forward, and the graph can't run again");
         const variable_list given_gradients = create_graph ? gradients : variable_list();
         at::NoGradGuard no_grad;
+        const bool is_cleared = shared_->is_cleared;
         PyObject *backward = compiled_backward();
         Values arguments = push(gradients, backward != call_->backward);
         gradients.clear();
         if (!torch::autograd::get_current_graph_task_keep_graph()) {
+            shared_->started_from = is_only() ? Flags() : started_from_;
             release_variables(); /* the engine would do so when all is computed: now the plan drops them one by one */
         }
         bool no_autocast = false;
@@ -303,7 +313,12 @@ public:
             return handed_out(std::make_unique<Pass>(call_, plan, no_autocast, std::move(arguments), std::move(reached)));
         }
         found = take(call_off(backward, std::move(arguments), true));
-        return handed_out(create_graph ? undifferentiable(std::move(found), given_gradients) : std::move(found));
+        /* what is computed of nothing that was kept is linear in these */
+        const bool has_history = create_graph && (!is_cleared || std::any_of(
+            given_gradients.begin(), given_gradients.end(), [](const at::Tensor &each) {
+                return each.defined() && each.requires_grad();
+            }));
+        return handed_out(has_history ? undifferentiable(std::move(found), given_gradients) : std::move(found));
     }
 
     /* Whether an input is memory that eager's operations keep: then it is read as it is when backward runs. */
@@ -315,18 +330,61 @@ public:
     }
 
 private:
+    /* Whether there is no other node of this call. */
+    bool is_only() const
+    {
+        return call_->groups->size() == 1;
+    }
+
     /* Note which results this backward pass starts from. */
     void start_from(const variable_list &gradients)
     {
+        ran_in_ = torch::autograd::get_current_graph_task_id();
         started_from_.assign(gradients.size(), false);
-        used_up_->resize(gradients.size(), -1);
-        const int pass = torch::autograd::get_current_graph_task_id();
         for (size_t i = 0; i < gradients.size(); i++) {
             started_from_[i] = gradients[i].defined();
-            if (started_from_[i] && (*used_up_)[i] != -1 && (mine_.size() == gradients.size() || (*used_up_)[i] != pass)) {
-                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-            }
         }
+        needed_ = needed();
+    }
+
+    /* Of each of the inputs in `wanted`, whether this pass is asked for its gradient, or for what is behind it; empty: it is
+     * for all of them. */
+    Flags needed()
+    {
+        const auto *asked = torch::autograd::get_current_graph_task_exec_info();
+        Flags found;
+        if (asked == nullptr || asked->empty()) {
+            return found;
+        }
+        for (size_t i = 0; i < call_->wanted->size(); i++) {
+            const torch::autograd::Edge edge = edge_of(i);
+            found.push_back(edge.is_valid() && is_asked(asked, edge.function.get()));
+        }
+        return found;
+    }
+
+    bool any_needed() const
+    {
+        return needed_.empty() || std::find(needed_.begin(), needed_.end(), true) != needed_.end();
+    }
+
+    /* Whether another node has found this one's gradients in this pass. */
+    bool is_found() const
+    {
+        shared_->begin();
+        return !shared_->started_from.empty() && !shared_->found.empty()
+            && std::all_of(mine_.begin(), mine_.end(), [&](size_t number) {
+                   return shared_->started_from[number] == started_from_[number];
+               });
+    }
+
+    variable_list own_part()
+    {
+        variable_list own;
+        for (size_t input : (*call_->groups)[group_].inputs) {
+            own.push_back(std::exchange(shared_->found[input], at::Tensor()));
+        }
+        return own;
     }
 
     void refuse_written() const
@@ -341,22 +399,19 @@ private:
         }
     }
 
-    void use_up()
-    {
-        used_up_->resize(call_->uses_up->size(), -1);
-        const int pass = torch::autograd::get_current_graph_task_id();
-        for (size_t i = 0; i < started_from_.size(); i++) {
-            for (size_t j = 0; started_from_[i] && j < used_up_->size(); j++) {
-                if ((*used_up_)[j] == -1 && (*call_->uses_up)[i][j]) {
-                    (*used_up_)[j] = pass;
-                }
-            }
-        }
-    }
-
     /* The gradients of the first part, and what the other parts need; all of them where there is one part. */
     variable_list handed_out(variable_list &&found)
     {
+        if (!is_only()) {
+            shared_->started_from = started_from_;
+            shared_->found = std::move(found);
+            for (size_t i = 0; i < shared_->found.size(); i++) {
+                if (!needed_.empty() && !needed_[i]) {
+                    shared_->found[i].reset(); /* its node does not run */
+                }
+            }
+            return own_part();
+        }
         return split_plan_ == nullptr ? std::move(found) : handed_out(std::make_unique<Pass>(std::move(found)));
     }
 
@@ -373,13 +428,16 @@ private:
         PyObject *found = call_->backward;
         if (call_->partial != nullptr) {
             const HooksOff off;
-            PyObject *key = started_from_as_bytes();
+            PyObject *key = key_of_partial();
             found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
             Py_XDECREF(key);
             if (found == nullptr) {
                 throw_python();
             }
             Py_DECREF(found); /* the mapping holds it */
+            if (found == Py_None && shared_->is_cleared) {
+                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+            }
             found = found == Py_None ? call_->backward : found;
         }
         Py_INCREF(found);
@@ -387,9 +445,15 @@ private:
         return found;
     }
 
-    PyObject *started_from_as_bytes() const
+    /* A byte for each result; where what was saved is gone also one for each input: what is asked for needs none of it. */
+    PyObject *key_of_partial() const
     {
-        const std::string bytes(started_from_.begin(), started_from_.end());
+        std::string bytes(started_from_.begin(), started_from_.end());
+        for (size_t i = 0; shared_->is_cleared && i < call_->wanted->size(); i++) {
+            const size_t place = started_from_.size() + static_cast<size_t>((*call_->wanted)[i]);
+            bytes.resize(std::max(bytes.size(), place + 1), 0);
+            bytes[place] = needed_.empty() || needed_[i];
+        }
         return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
     }
 
@@ -410,7 +474,7 @@ private:
 
     bool is_needed(Py_ssize_t place) const
     {
-        PyObject *key = started_from_as_bytes();
+        PyObject *key = key_of_partial();
         PyObject *answer = key != nullptr ? PyObject_CallMethod(call_->partial, "needs", "On", key, place) : nullptr;
         Py_XDECREF(key);
         const int needed = answer != nullptr ? PyObject_IsTrue(answer) : -1;
@@ -429,14 +493,14 @@ private:
         const c10::impl::ExcludeDispatchKeyGuard no_vmap(
             c10::DispatchKeySet({c10::DispatchKey::VmapMode, c10::DispatchKey::FuncTorchVmapMode,
                 c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode}));
-        const Values items = inputs_->run();
-        auto saved = saved_.begin();
-        auto version = saved_versions_.begin();
-        auto kept = kept_.begin();
-        for (size_t i = 0; i < order_.size(); i++) {
-            const at::Tensor before = order_[i] ? (saved++)->get_raw_data().value_or(at::Tensor()) : *kept++;
+        const Values items = shared_->inputs->run();
+        auto saved = shared_->saved.begin();
+        auto version = shared_->saved_versions.begin();
+        auto kept = shared_->kept.begin();
+        for (size_t i = 0; i < shared_->order.size(); i++) {
+            const at::Tensor before = shared_->order[i] ? (saved++)->get_raw_data().value_or(at::Tensor()) : *kept++;
             const at::Tensor &made = items.at(call_->differentiable->size() + i).tensor;
-            if (order_[i] && before.defined() && version_of(before) != *version++) {
+            if (shared_->order[i] && before.defined() && version_of(before) != *version++) {
                 continue; /* backward, if it needs this, finds out */
             }
             if (before.defined() && made.defined() && before.has_storage() && !is_close(before, made)) {
@@ -444,26 +508,6 @@ private:
             }
         }
         return true;
-    }
-
-    /* The same but for the order in which a library's kernel adds up, in parts of the largest element. */
-    static bool is_close(const at::Tensor &before, const at::Tensor &made)
-    {
-        at::AutoGradMode no_grad(false);
-        if (before.sizes() != made.sizes()) {
-            return false;
-        }
-        if (before.is_alias_of(made) || before.numel() == 0) {
-            return true;
-        }
-        if (before.element_size() == 1) { /* there are floats of one byte that nothing compares */
-            return at::equal(before.view(at::kByte), made.view(at::kByte));
-        }
-        if (!at::isFloatingType(before.scalar_type()) && !at::isComplexType(before.scalar_type())) {
-            return at::equal(before, made);
-        }
-        const double largest = before.abs().nan_to_num(0, 0, 0).max().item<double>();
-        return at::allclose(before, made, 1e-3, 1e-5 * (1 + largest), /*equal_nan=*/true);
     }
 
     /* Whether the compiled backward computes what eager's would now. */
@@ -519,10 +563,10 @@ private:
         if (call_->again == nullptr) {
             return false;
         }
-        if (inputs_ == nullptr || !inputs_->has_all() || !gives_the_same_again()) {
+        if (shared_->inputs == nullptr || !shared_->inputs->has_all() || !gives_the_same_again()) {
             return false;
         }
-        Values own = inputs_->values();
+        Values own = shared_->inputs->values();
         PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(own.size()));
         PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
         for (size_t i = 0; inputs != nullptr && i < own.size(); i++) {
@@ -534,7 +578,7 @@ private:
         }
         PyObject *result = nullptr;
         if (inputs != nullptr && given != nullptr) {
-            const DrawnAgain drawn(inputs_->random());
+            const DrawnAgain drawn(shared_->inputs->random());
             HookRegion region;
             dj_hook_enter_off(&region);
             PyObject *arguments[] = {inputs, given};
@@ -561,14 +605,21 @@ private:
     Values push(const variable_list &gradients, bool only_defined)
     {
         Values arguments;
-        arguments.reserve(numbers_.size() + order_.size() + gradients.size());
+        arguments.reserve(numbers_.size() + shared_->order.size() + gradients.size());
         for (PyObject *number : numbers_) {
             arguments.emplace_back(number);
         }
-        auto saved = saved_.begin();
-        auto kept = kept_.begin();
-        for (bool is_packed : order_) {
+        auto saved = shared_->saved.begin();
+        auto kept = shared_->kept.begin();
+        for (bool is_packed : shared_->order) {
             const Py_ssize_t place = static_cast<Py_ssize_t>(arguments.size());
+            if (shared_->is_cleared) {
+                if (!only_defined || is_needed(place)) {
+                    throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+                }
+                arguments.emplace_back(at::empty({0}));
+                continue;
+            }
             arguments.emplace_back(is_packed ? unpacked(*saved++, place, only_defined) : *kept++);
         }
         for (size_t i = 0; i < gradients.size(); i++) {
@@ -672,26 +723,15 @@ private:
         return std::move(found);
     }
 
-    /* Edges to leaves with hooks that aren't behind what this backward pass starts from. */
-    std::vector<std::pair<Node *, size_t>> unreached_leaves()
+    /* The edge to one of the inputs in `wanted`. */
+    torch::autograd::Edge edge_of(size_t input)
     {
-        std::vector<std::pair<Node *, size_t>> found;
-        for (size_t i = 0; !call_->reaches->empty() && i < call_->wanted->size(); i++) {
-            if (is_leaf_with_hooks(edge_of(i)) && !is_reached(i)) {
-                found.push_back(place_of(i));
-            }
+        if (!is_only()) {
+            const auto [group, place] = (*call_->group_of)[input];
+            Backward *node = group < shared_->nodes.size() ? shared_->nodes[group] : nullptr;
+            return node != nullptr ? node->next_edge(place) : torch::autograd::Edge();
         }
-        return found;
-    }
-
-    std::pair<Node *, size_t> place_of(size_t number)
-    {
-        return split_from_.empty() ? std::make_pair<Node *>(this, std::move(number)) : split_from_[number];
-    }
-
-    torch::autograd::Edge edge_of(size_t number)
-    {
-        const auto [node, place] = place_of(number);
+        const auto [node, place] = split_from_.empty() ? std::make_pair<Node *>(this, std::move(input)) : split_from_[input];
         return node != nullptr && place < node->num_outputs() ? node->next_edge(place) : torch::autograd::Edge();
     }
 
@@ -706,21 +746,19 @@ private:
     }
 
     TrainingCall *call_; /* owned */
+    int ran_in_ = -1; /* the last pass */
     Flags started_from_; /* of each gradient that backward takes: whether the last pass had it */
-    std::vector<size_t> mine_; /* numbers of this node's results among those with a history */
-    UsedUp used_up_; /* shared by the nodes of one call */
+    Flags needed_;       /* which of the inputs in `wanted` it was for; empty: all */
+    size_t group_;
+    const std::vector<size_t> &mine_; /* numbers of this node's results among those with a history */
+    std::shared_ptr<Shared> shared_;
     std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
     std::shared_ptr<InnerResults> inner_; /* nullptr: no result was computed from another one */
     AllSeen seen_; /* of each watched tensor; shared by the nodes of one call */
-    std::vector<SavedVariable> saved_;
-    std::vector<int64_t> saved_versions_;
-    variable_list kept_;
-    std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
     std::vector<PyObject *> numbers_;
     PyObject *split_plan_ = nullptr; /* the plan that this is the first part of, borrowed; nullptr: of all plans all */
     Part part_;
     std::vector<std::pair<Node *, size_t>> split_from_; /* of each gradient: which node hands it out, and at which edge */
-    std::shared_ptr<GraphInputs> inputs_; /* nullptr: backward can't be differentiated again */
 };
 
 } // namespace

@@ -13,13 +13,15 @@
 
 namespace {
 
-/* The result's hooks run where a backward pass comes by it, not wherever one comes by another. The first edge leads to the
- * graph's node, the others to nodes of the results `links`. */
+/* The result's hooks run where a backward pass comes by it, not wherever one comes by another. The first edges lead to
+ * the graph's nodes, the others to those of the results `links`. */
 class Passing : public Named {
 public:
-    Passing(Backward *graph, size_t number, const std::shared_ptr<InnerResults> &inner, const TrainingCall *call)
-        : Named(BACKWARD_NAME), graph_(graph), number_(number), inner_(inner)
+    Passing(Backward *graph, size_t number, const std::shared_ptr<InnerResults> &inner, const TrainingCall *call,
+            const std::shared_ptr<Shared> &shared)
+        : Named(BACKWARD_NAME), graph_(graph), number_(number), inner_(inner), shared_(shared)
     {
+        shared_->passing[number] = this;
         if (inner_ != nullptr) {
             inner_->nodes[number] = this;
             through_ = (*call->through)[number];
@@ -29,6 +31,7 @@ public:
 
     ~Passing() override
     {
+        shared_->passing[number_] = nullptr;
         if (inner_ != nullptr) {
             inner_->nodes[number_] = nullptr;
         }
@@ -39,27 +42,46 @@ public:
 
     variable_list apply(variable_list &&given) override
     {
-        variable_list found(num_outputs());
-        found.at(0) = std::move(given.at(0));
-        if (found.size() == 1) {
+        const pybind11::gil_scoped_acquire gil;
+        ran_in_ = torch::autograd::get_current_graph_task_id();
+        shared_->refuse_used_up(number_);
+        variable_list found(n_graph_, given.at(0));
+        found.resize(num_outputs());
+        if (found.size() == 1 && call()->groups->size() == 1) {
             return found;
         }
-        const pybind11::gil_scoped_acquire gil;
+        shared_->pass_by(number_, given.at(0));
+        given.clear();
+        if (found.size() == n_graph_) {
+            return found;
+        }
         inner_->begin();
-        if (found[0].defined() && inner_->any_heard(through_)) {
+        if (found.at(0).defined() && inner_->any_heard(through_)) {
             graph_->hand_to_inner(number_, found[0]);
         }
         for (size_t i = 0; i < links_.size(); i++) {
-            found.at(i + 1) = std::exchange(inner_->waiting.at(links_[i]), at::Tensor());
+            found.at(n_graph_ + i) = std::exchange(inner_->waiting.at(links_[i]), at::Tensor());
         }
         return found;
     }
 
-    /* Edges to the graph's node, and to those of the results that are linked. A result that was computed from views gets
-     * the latter when these are there: once another node leads to one, its own edges stay as they are. */
-    void lead_to(torch::autograd::Edge &&graph)
+    void release_variables() override
     {
-        add_next_edge(std::move(graph));
+        const int pass = torch::autograd::get_current_graph_task_id();
+        if (pass != -1 && pass == ran_in_) { /* else the node dies */
+            const pybind11::gil_scoped_acquire gil;
+            shared_->use_up(number_);
+        }
+    }
+
+    /* Edges to the graph's nodes, and to those of the results that are linked. A result that was computed from views gets
+     * the latter when these are there: once another node leads to one, its own edges stay as they are. */
+    void lead_to(torch::autograd::edge_list &&graph)
+    {
+        n_graph_ = graph.size();
+        for (torch::autograd::Edge &edge : graph) {
+            add_next_edge(std::move(edge));
+        }
         if (!is_of_views()) {
             lead_to_links({});
         }
@@ -67,7 +89,7 @@ public:
 
     void lead_to_views(const variable_list &views)
     {
-        if (!is_of_views() || num_outputs() != 1 || through_.size() != inner_->nodes.size() + views.size()) {
+        if (!is_of_views() || num_outputs() != n_graph_ || through_.size() != inner_->nodes.size() + views.size()) {
             return;
         }
         if (inner_->views.empty()) {
@@ -108,7 +130,10 @@ private:
 
     Backward *graph_; /* the first edge holds it */
     size_t number_;
+    int ran_in_ = -1;    /* the last pass */
+    size_t n_graph_ = 0; /* the first edges, which lead to the graph's nodes */
     std::shared_ptr<InnerResults> inner_; /* nullptr: no result was computed from another one */
+    std::shared_ptr<Shared> shared_;
     std::vector<size_t> links_;
     Flags through_;
 };

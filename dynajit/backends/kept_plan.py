@@ -86,13 +86,15 @@ def _backwards_to_data(partial: PartialBackwardCache, name: kept_graph.Name) -> 
     there, most often one, are kept, and the graph of all goes along, of which others are made."""
     count = len(partial.reach.inputs)
     few = count <= _MAX_PARTIAL
-    sets = map(bytes, itertools.product((0, 1), repeat=count)) if few else list(partial)
+    known = [key for key in partial if len(key) == count]  # others are of some inputs, after a backward pass
+    sets = map(bytes, itertools.product((0, 1), repeat=count)) if few else known
     backwards = [
         [key.hex(), _backward_to_data(partial[key], name), sorted(partial.unneeded(key))] for key in sets if any(key)
     ]
     whole = None
     if not few:
         graph = partial.graph()
+        assert graph is not None
         whole = [kept_graph.to_data(graph.forward, name), kept_graph.values_to_data(graph.graph.nodes)]
     return {"backwards": backwards, "whole": whole, "autocast": partial.autocast}
 
@@ -134,7 +136,7 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
     def made(part: dict[str, Any] | None) -> Any:
         return None if part is None else from_data(part, overlapping, find)
 
-    n_saved, n_checked, differentiable, wanted, layouts, reaches, uses_up, watched, draws, *written = data["numbers"]
+    n_saved, n_checked, differentiable, wanted, layouts, reaches, saving, watched, draws, *written = data["numbers"]
     backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None
     backward = made(data["backward"]) if backwards is None else backwards[max(backwards)]
     if data["whole"] is not None:
@@ -146,7 +148,7 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
     watched = [(*row[:3], tuple(row[3])) for row in watched]
     halves: tuple[Any, Any] = made(data["forward"]), backward
     numbers = n_saved, n_checked, differentiable, wanted, layouts
-    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, uses_up, watched, draws, *written)
+    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, saving, watched, draws, *written)
 
 
 def _backwards_of(
@@ -162,9 +164,8 @@ def _backwards_of(
     graph, values = (None, None) if data["whole"] is None else data["whole"]
     whole = None if graph is None else kept_graph.KeptGraph(graph, find)
 
-    def graph_of_all() -> torch.fx.GraphModule:
-        assert whole is not None, "of two results the backward graphs are all kept"
-        return whole.module(values)
+    def graph_of_all() -> torch.fx.GraphModule | None:
+        return None if whole is None else whole.module(values)  # of two results the backward graphs are all kept
 
     backwards = PartialBackwardCache(graph_of_all, reach, lambda graph: graph.forward, data["autocast"])
     for key, part, unneeded in data["backwards"]:

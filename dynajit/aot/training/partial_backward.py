@@ -31,17 +31,18 @@ aten = torch.ops.aten
 
 class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
     """The compiled backward graphs of one graph, for the gradients that there may be: by a byte for each, 0 where there
-    is none, a backward that takes the others. None: it has to be the one of all. Each is compiled when asked for.
+    is none, a backward that takes the others. None: it has to be the one of all. Each is compiled when asked for. After
+    these bytes there may be one for each input, 0 where it gets no gradient.
 
     Attributes:
-        graph: gives the backward graph of all results.
+        graph: gives the backward graph of all results, or None where it is gone.
         reach: what is asked of it: which inputs each result is computed from, and where most backward passes start.
         autocast: whether autocast was on where the graph was traced.
     """
 
     def __init__(
         self,
-        graph: Callable[[], GraphModule],
+        graph: Callable[[], GraphModule | None],
         reach: BackwardReachability,
         compile: Callable[[GraphModule], Callable[..., Any]],
         autocast: bool,
@@ -88,9 +89,13 @@ class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
         with one_at_a_time():
             if defined not in self:  # else another thread was faster
                 whole = self.graph()
-                reached = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
+                count = len(self.reach.inputs)
+                results, asked = defined[:count], defined[count:]
+                reached = [places for places, there in zip(self.reach.inputs, results, strict=True) if there]
                 wanted = frozenset().union(*reached)
-                graph = whole if all(defined) else partial_backward(whole, defined, wanted)
+                if asked:
+                    wanted = wanted.intersection(place for place, is_asked in enumerate(asked) if is_asked)
+                graph = whole if whole is None or all(defined) else partial_backward(whole, results, wanted)
                 parameters = graph.graph.find_nodes(op="placeholder") if graph is not None else []
                 compiled = None if graph is None else without_autocast(self._compile(graph), self.autocast)
                 self.put(defined, compiled, [at for at, node in enumerate(parameters) if not node.users])

@@ -20,20 +20,35 @@ from dynajit.graph.meta import notes, value_of
 
 
 @dataclass(frozen=True)
+class SavingNodes:
+    """Autograd's nodes that keep tensors for their backward, which runs once: those that the same results lead to, and
+    that lead to the same inputs, and other results.
+
+    results: the numbers of the results. through: of those that they lead to. inputs: the positions of the inputs. own:
+    the results of one such node, where it has any; it stands alone then.
+    """
+
+    results: frozenset[int]
+    through: frozenset[int]
+    inputs: frozenset[int]
+    own: frozenset[int]
+
+
+@dataclass(frozen=True)
 class BackwardReachability:
     """Of the results that have a gradient, in order; before them come inputs that the graph writes and autograd hears
     of, which are results too: a later backward pass may start from what is in them now.
 
     results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
-    each is computed from. uses_up: those whose backward fails after that of each, since both need what an operation had
-    saved. ends: those that no other result was computed from, where most backward passes start. through: the other
-    results that each was computed from, by way of what eager's pass from it comes by them; behind their numbers come
-    those of `views`: so many views of results are taken behind the graph.
+    each is computed from. saving: what can be gone through once. ends: those that no other result was computed from,
+    where most backward passes start. through: the other results that each was computed from, by way of what eager's
+    pass from it comes by them; behind their numbers come those of `views`: so many views of results are taken behind
+    the graph.
     """
 
     results: tuple[int | None, ...]
     inputs: tuple[frozenset[int], ...]
-    uses_up: tuple[frozenset[int], ...]
+    saving: tuple[SavingNodes, ...]
     ends: frozenset[int]
     through: tuple[frozenset[int], ...] = ()
     views: int = 0
@@ -41,7 +56,11 @@ class BackwardReachability:
     @property
     def apart(self) -> bool:
         """Whether a backward pass may start from one of the ends, and another one from another end later."""
-        return any(not self.uses_up[number] >= self.ends for number in self.ends)
+        return any(not self._used_up_with(number) >= self.ends for number in self.ends)
+
+    def _used_up_with(self, number: int) -> frozenset[int]:
+        """The results whose backward fails after that of this one."""
+        return frozenset().union(*(nodes.results for nodes in self.saving if number in nodes.results))
 
 
 @dataclass(frozen=True)
@@ -118,16 +137,7 @@ def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None 
         return None
     count = len(history.results)
     masks = dict(history.nodes)
-    reached = [0] * count
-    for node, output, mask in history.edges:
-        place = history.inputs.get((_key(node), output))
-        if place is not None:
-            for number in bits(mask):
-                reached[number] |= 1 << place
-    gone = [0] * count
-    for mask in {mask for node, mask in history.inside if saves(node)}:
-        for number in bits(mask):
-            gone[number] |= mask
+    behind = _Behind(history)
     starts = [value.grad_fn for _, value in history.results]
     viewed = viewed or history
     ends = [
@@ -137,12 +147,47 @@ def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None 
     ]
     return BackwardReachability(
         tuple(place for place, _ in history.results),
-        tuple(map(_set, reached)),
-        tuple(map(_set, gone)),
+        tuple(_set(behind.inputs_of(value.grad_fn, value.output_nr)) for _, value in history.results),
+        saving_nodes(history),
         frozenset(ends),
         _results_between(viewed)[:count],
         len(viewed.results) - count,
     )
+
+
+def saving_nodes(history: AutogradGraph) -> tuple[SavingNodes, ...]:
+    """The graph's own nodes that keep tensors."""
+    own: dict[Any, int] = {}
+    for number, (_, value) in enumerate(history.results):
+        own[value.grad_fn] = own.get(value.grad_fn, 0) | 1 << number
+    behind = _Behind(history)
+    found = {(mask, *behind.of[node], own.get(node, 0)): None for node, mask in history.inside if saves(node)}
+    return tuple(SavingNodes(*map(_set, key)) for key in found)
+
+
+class _Behind:
+    """of: the numbers of the results, and the positions of the inputs, that each of the graph's own nodes leads to, as
+    bits."""
+
+    def __init__(self, history: AutogradGraph) -> None:
+        self._inputs = history.inputs
+        numbers: dict[tuple[Any, int], int] = {}
+        for number, (_, value) in enumerate(history.results):
+            edge = value.grad_fn, value.output_nr
+            numbers[edge] = numbers.get(edge, 0) | 1 << number
+        self.of: dict[Any, tuple[int, int]] = {}
+        for node, _ in reversed([*history.inside]):
+            results = inputs = 0
+            for following, output in node.next_functions:
+                if following is not None:
+                    results |= numbers.get((following, output), 0) | self.of.get(following, (0, 0))[0]
+                    inputs |= self.inputs_of(following, output)
+            self.of[node] = results, inputs
+
+    def inputs_of(self, node: Any, output: int) -> int:
+        """The positions of the inputs that an edge leads to, as bits."""
+        place = self._inputs.get((_key(node), output))
+        return self.of.get(node, (0, 0))[1] if place is None else 1 << place
 
 
 def _results_between(history: AutogradGraph) -> tuple[frozenset[int], ...]:

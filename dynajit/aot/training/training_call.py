@@ -7,7 +7,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +17,8 @@ from dynajit.aot.rewrite import results_of
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.aot.training.partial_backward import PartialBackwardCache
-from dynajit.aot.training.reachability import AutogradGraph
-from dynajit.aot.training.version_checks import VersionCheck, keeps_anything
+from dynajit.aot.training.reachability import AutogradGraph, SavingNodes, saving_nodes
+from dynajit.aot.training.version_checks import VersionCheck
 from dynajit.graph.meta import memory, value_of
 
 
@@ -67,19 +67,15 @@ def without_wrapper(
         return None
     wanted = _wanted(metadata, inputs, gradients, history)
     reaches: list[list[bool]] = []
-    uses_up: list[list[bool]] = []
     through: list[list[bool]] = []
     if partial is not None:
         reach = partial.reach
         if reach.results != _places(differentiable, len(updated)):
             return None
         reaches = [[place in places for place in wanted] for places in reach.inputs]
-        uses_up = _flags(reach.uses_up, n_tangents)
         through = _flags(reach.through, n_tangents + reach.views) if any(reach.through) and again is not None else []
     if history is None or tuple(place for place, _ in history.results) != _places(differentiable, len(updated)):
-        watched = ()
-    elif partial is None:
-        uses_up = [[keeps_anything(history)] * n_tangents] * n_tangents
+        watched, history = (), None
     returned = [each._replace(place=each.place + len(updated) * each.is_result) for each in watched]
     if again is not None:
         again.updated = updated
@@ -94,7 +90,7 @@ def without_wrapper(
         again,
         partial,
         reaches,
-        uses_up,
+        list(_saving(history, n_tangents, wanted, n_saved)),
         returned,
         draws,
         [place for place in written if place not in updated],
@@ -102,6 +98,17 @@ def without_wrapper(
         holds,
         through,
     )
+
+
+def _saving(
+    history: AutogradGraph | None, count: int, wanted: Sequence[int], n_saved: int
+) -> Iterator[tuple[list[bool], ...]]:
+    """What of eager's operations runs once, as a `TrainingCall` takes it; all, if no more is known."""
+    everything = frozenset(range(count))
+    unknown = [SavingNodes(everything, everything, frozenset(wanted), everything)] if n_saved else []
+    for nodes in unknown if history is None else saving_nodes(history):
+        results, through, own = _flags((nodes.results, nodes.through, nodes.own), count)
+        yield results, through, [place in nodes.inputs for place in wanted], own
 
 
 def _flags(rows: Iterable[Collection[int]], count: int) -> list[list[bool]]:

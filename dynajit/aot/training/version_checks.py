@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dynajit.aot.training.reachability import AutogradGraph, saved_by, saves
+from dynajit.aot.training.reachability import AutogradGraph, saved_by
 from dynajit.graph.meta import gives_data, memory, value_of
 from dynajit.torch_compat import memory_of
 
@@ -125,11 +125,6 @@ def _refuse_written(kept: Sequence[_Seen], output: int, gradients: Sequence[torc
         for one in kept:
             if one.tensor._version != one.version:
                 one.refuse()
-
-
-def keeps_anything(history: AutogradGraph) -> bool:
-    """Whether eager's backward fails when it runs for the second time."""
-    return any(saves(node) for node, _ in history.inside)
 
 
 def _tensors(nodes: object) -> list[tuple[int, torch.Tensor]]:
