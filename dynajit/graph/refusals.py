@@ -417,10 +417,11 @@ def _has_steps(x: torch.Tensor, shape: Sequence[Any]) -> bool:
 
 
 def _lies_inside(x: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: Any = None) -> bool:
-    """Whether a view's last element is in the memory of what it is taken of, as far as numbers tell."""
+    """Whether a view's last element is in the memory of what it is taken of; taken for granted where a size is not
+    known yet. Of sizes that vary the answer becomes a guard: no other call may go beyond either."""
     offset = x.storage_offset() if offset is None else offset
     nbytes: Any = x.untyped_storage().nbytes()
-    if any(type(number) is not int for number in (*shape, *strides, offset, nbytes)) or 0 in shape:
+    if not _have_hints((*shape, *strides, offset, nbytes)) or any(size == 0 for size in shape):
         return True
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    return (last + 1) * x.element_size() <= nbytes
+    return bool((last + 1) * x.element_size() <= nbytes)

@@ -520,6 +520,24 @@ def test_views_beyond_the_memory_raise_though_nobody_uses_them(fn: Any, backend:
         assert_same(fn, x, backend=backend)
 
 
+def pairs_in_memory(x: torch.Tensor) -> Any:
+    try:
+        return torch.as_strided(x * 2, (x.numel(), 2), (1, 1)) + 1
+    except RuntimeError:
+        return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_sizes_that_vary_take_no_view_beyond_the_memory(backend: str) -> None:
+    """The first call takes a view of nothing; those after it would go one element too far."""
+    assert_same(pairs_in_memory, torch.ones(0), then=[(torch.ones(n),) for n in (7, 3, 0, 5)], backend=backend)
+    windows = [(torch.ones(n, 4),) for n in (3, 5, 6)]
+    assert_same(
+        lambda x: torch.as_strided(x, (x.shape[0], 2), (4, 1)) + 1,
+        torch.ones(2, 4), then=windows, backend=backend, fullgraph=True,
+    )  # fmt: skip
+
+
 def test_views_inside_of_the_memory_are_captured() -> None:
     x = torch.arange(50.0)[3:13]
     for args in (((2, 2), (1, 1), 1), ((2, 2), (10, 1), 20), ((0, 9), (1, 1), 60), ((50,), (1,), 0)):
