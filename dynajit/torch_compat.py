@@ -405,6 +405,14 @@ def takes_writes(tensor: torch.Tensor) -> bool:
         return not refused and torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT
 
 
+def is_lost_by_writes(tensor: torch.Tensor) -> bool:
+    """Whether it is a view, such as one of several made by one operation, of which autograd can't tell where it comes
+    from once its memory was written and there is a history."""
+    with torch._C.DisableTorchFunctionSubclass():
+        usual = torch._C._autograd.CreationMeta.DEFAULT
+        return tensor._is_view() and torch._C._autograd._get_creation_meta(tensor) != usual
+
+
 class _Generated:
     """An attribute of a graph module that comes with its Python text, generated when somebody first asks for it, of the
     module or of its class, which is for it alone."""

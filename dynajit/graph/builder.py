@@ -98,6 +98,12 @@ class GraphInput:
 _FROM = "from"
 
 
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """What autograd has it as a view of, or the tensor itself."""
+    base = tensor._base if tensor._is_view() else None
+    return tensor if base is None else base
+
+
 class GraphBuilder:
     """The graph of one frame, from its first operation to the break or return."""
 
@@ -228,6 +234,38 @@ class GraphBuilder:
         tensors = [entry for entry in self.inputs if entry.symbol is None]
         foreign = any(entry.foreign for entry in tensors)
         return foreign and len(tensors) > 1 and self.writes_inputs()
+
+    # -- what autograd knows of inputs that are views of each other
+
+    def outdates(self, written: torch.Tensor) -> bool:
+        """Whether a write of the tensor gives an input another history, or none that autograd tells, of which its fake
+        hears nothing: those of sizes that vary are no views, of each other or of anything."""
+        if not self.shapes.active:
+            return False
+        own, whole = torch_compat.memory_of(written), _whole(written)
+        sharing = [entry for entry in self.inputs if entry.symbol is None and torch_compat.memory_of(entry.fake) == own]
+        counts = any(entry.mutated for entry in sharing)
+        through = [_whole(entry.real) for entry in sharing if _whole(entry.fake) is whole]
+        for entry in sharing:
+            hears = _whole(entry.fake) is whole
+            if hears and entry.sizes is None:
+                continue
+            has_history = written.requires_grad or entry.real.requires_grad
+            if counts and has_history and torch_compat.is_lost_by_writes(entry.real):
+                return True
+            gets_history = not hears and written.requires_grad and not entry.fake.requires_grad
+            if gets_history and any(_whole(entry.real) is other for other in through):
+                return True
+        return False
+
+    def is_outdated(self, real: torch.Tensor) -> bool:
+        """Whether the graph has written a tensor's memory, through another input, so that it has another history in
+        eager mode than a fake that is made of it now, or none that autograd tells."""
+        whole = _whole(real)
+        parts = [entry for entry in self.inputs if entry.symbol is None and _whole(entry.real) is whole]
+        if any(entry.fake.requires_grad > entry.real.requires_grad for entry in parts):
+            return True
+        return real.requires_grad and torch_compat.is_lost_by_writes(real) and any(entry.mutated for entry in parts)
 
     # -- growing
 

@@ -241,7 +241,7 @@ class Shapes:
             if real.numel():
                 reach = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
             whole = torch.empty(real.storage_offset() + reach, dtype=real.dtype, device=real.device)
-            storage = whole.untyped_storage()
+            storage = converter.storage_memo[key] = whole.untyped_storage()
         # that it fits there is known of the real one, and nothing to rely on
         with torch.no_grad(), self.env.suppress_guards():
             fake = torch.empty(0, dtype=real.dtype, device=real.device)

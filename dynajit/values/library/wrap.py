@@ -283,10 +283,8 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
         # only a write of what requires gradients makes one of these; it has no fake
         return f"a tensor of dtype {obj.dtype} with gradients"
-    if obj._is_view() and any(
-        entry.real is obj._base and entry.fake.requires_grad != obj._base.requires_grad for entry in tx.graph.inputs
-    ):
-        return "a view whose base requires gradients only now"
+    if tx.graph.is_outdated(obj):
+        return "a tensor that the graph has written through another one"
     return None
 
 

@@ -314,6 +314,10 @@ class _Operation:
         now = zip(self.tensors, self.versions, strict=True)
         counted = [fake for fake, version in now if version is None or fake._version != version]
         note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *uncounted)))
+        if any(map(self.tx.graph.outdates, counted)):
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "writing what another tensor, of a size that varies, is a view of"
+            )
         if self.tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
         if self.caught and any(fake.device.type == "cpu" for fake in counted):
