@@ -173,6 +173,7 @@ class _Halves:
         self.context = context
         self.reach = reach
         self.waited_for = waited_for
+        self.with_gradients_on = torch.is_grad_enabled()
         self.made: dict[str, CompiledHalf] = {}
         self.partial: PartialBackwardCache | None = None
 
@@ -202,7 +203,8 @@ class _Halves:
             compiled = _C.call_eager(self.compile_fn, (graph, inputs, phase))
         self.made[phase] = CompiledHalf(graph, compiled)
         # autograd refuses writes of a view that a node of torch's wrapper returns
-        return _boxed(compiled, returned)
+        boxed = _boxed(compiled, returned)
+        return _with_usual_views(boxed) if phase == "inference" and self.with_gradients_on else boxed
 
 
 def _compile_backward(
@@ -458,6 +460,23 @@ def _returned(metadata: Any) -> tuple[list[int], list[int]]:
 
 def _is_node(value: Any) -> bool:
     return isinstance(value, torch.fx.Node)
+
+
+def _with_usual_views(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """The results' views do not know that torch's wrapper turns gradients off for the call: else they would refuse
+    writes that eager's take."""
+    off, usual = torch._C._autograd.CreationMeta.NO_GRAD_MODE, torch._C._autograd.CreationMeta.DEFAULT
+
+    def call(args: list[Any]) -> Any:
+        results = boxed(args)
+        for result in results:
+            is_view = isinstance(result, torch.Tensor) and result._is_view()
+            if is_view and torch._C._autograd._get_creation_meta(result) == off:
+                torch._C._autograd._set_creation_meta(result, usual)
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def _boxed(fn: Callable[..., Any], returned: int) -> Callable[[list[Any]], Any]:

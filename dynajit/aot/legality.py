@@ -7,6 +7,7 @@ graphs run as they were captured. One more reason: a row, and its smallest progr
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -428,9 +429,22 @@ def _overlaps_itself(value: Any) -> bool:
     return False
 
 
+def _gives_data(graph: GraphFacts) -> bool:
+    """Whether a result is the `.data` of an input or of another result, or a view of it."""
+    returned = collections.Counter(map(memory, graph.returned))
+    named = (node for node in graph.calls if node.target is getattr and node.args[1] == "data")
+    data = {memory(node) for node in named} - {None}
+    return any(own in graph.given or returned[own] > 1 for own in data.intersection(returned))
+
+
 def _relays_inputs(graph: GraphFacts) -> bool:
     relays = (node for node in graph.calls if name_of(node) in _RELAYS)
     return any(part in graph.inputs for node in relays for part in first_of(node))
+
+
+def relaid(graph: GraphFacts) -> set[int | None]:
+    """The memory of the tensors that are given another layout in place."""
+    return {memory(part) for node in graph.calls if name_of(node) in _RELAYS for part in first_of(node)}
 
 
 def _writes_out_over(graph: GraphFacts) -> bool:
@@ -546,6 +560,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
     Reason("detached_leaf", "it writes, by detach, a view of a leaf", _writes_detached_views_of_leaves),
     Reason("operand_overlap", "an operation writes memory of which it reads another view", _writes_over_operands),
     Reason("self_overlap", "it writes a tensor whose elements share memory with one another", _writes_through_overlaps),
+    Reason("data", "a result is the .data of a tensor seen outside, where writes to it are not counted", _gives_data),
     Reason("relaid_input", "it gives an input another layout", _relays_inputs),
     Reason("out_view", "it writes its result, by out=, to a view of an input or over an operand", _writes_out_over),
     Reason("hooked_result", "a result has a hook on its gradient, whose outcome the program may see", _hooks_results),

@@ -160,3 +160,40 @@ def test_results_beside_views_of_inputs_may_be_written(dynamic: bool) -> None:
             result.sum().backward()
             sides.append((result.detach(), flag, view, x.grad, w.grad))
         compare(*sides, exact=False)
+
+
+def view_of_a_detached(x: torch.Tensor) -> Any:
+    return (x * 2).detach().view(-1)
+
+
+def detached_with_its_view(x: torch.Tensor) -> Any:
+    d = (x * 2).detach()
+    return d.view(-1), d
+
+
+@pytest.mark.parametrize("function", [view_of_a_detached, detached_with_its_view])
+@pytest.mark.parametrize("given", [0, -1])
+def test_views_of_what_is_detached_may_get_a_history(function: Callable[..., Any], given: int) -> None:
+    sides = []
+    for fn in (function, dynajit.compile(function)):
+        result = fn(torch.ones(2, 3, requires_grad=True))
+        results = result if isinstance(result, tuple) else (result,)
+        weight = torch.tensor(2.0, requires_grad=True)
+        results[given].mul_(weight)
+        results[0].sum().backward()
+        sides.append((results[0].detach(), [each.requires_grad for each in results], weight.grad))
+    compare(*sides)
+
+
+@pytest.mark.parametrize("of_result", [False, True])
+def test_writes_to_data_that_is_returned_are_not_counted(of_result: bool) -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = x * x
+        return y, (y if of_result else x).data
+
+    for fn in (function, dynajit.compile(function)):
+        x = torch.ones(3, requires_grad=True)
+        y, data = fn(x)
+        data.add_(1)
+        y.sum().backward()
+        assert (x._version, y._version, x.grad.tolist()) == (0, 0, [4.0] * 3 if not of_result else [2.0] * 3)

@@ -168,6 +168,7 @@ TRACING: dict[str, Program] = {
     "detached_leaf": (lambda x: x.detach().add_(1), _view_of_leaf),
     "operand_overlap": (lambda x: x[0].copy_(x[:, 0]), _x),
     "self_overlap": (lambda x: x.add_(1), lambda: (torch.arange(3.0).as_strided((2, 2), (1, 1)),)),
+    "data": (lambda x: (x.data, x * 2), _leaf),
     "relaid_input": (lambda x: x.unsqueeze_(0).add_(1), _x),
     "out_view": (_out_view, _x),
     "hooked_result": (_hooked_result, _leaf),

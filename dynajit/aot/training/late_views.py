@@ -17,7 +17,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
-from dynajit.aot.legality import GraphFacts
+from dynajit.aot.legality import GraphFacts, relaid
 from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
@@ -38,8 +38,8 @@ def with_late_views(
         return None
     ways = [list(way_to(view, graph.given)) for view in views]
     late = {node for way in ways for node in way}
-    if not late.isdisjoint(graph.writes):
-        return None
+    if not late.isdisjoint(graph.writes) or not relaid(graph).isdisjoint(map(memory, late)):
+        return None  # what they were taken of, or they themselves, may be laid out otherwise by the end
     taken = [node for node in calls if node in late]
     read = dict.fromkeys(part for node in taken for part in node.all_input_nodes if part not in late)
     if any(is_symbolic(value_of(part)) and free_unbacked_symbols(value_of(part)) for part in read):

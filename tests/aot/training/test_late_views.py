@@ -107,3 +107,48 @@ def test_views_of_a_written_input_at_places_that_depend_on_data(begin: int, back
     (part, _), (expected, _) = compiled(own, t - 1), item(x, t - 1)
     own.mul_(2), x.mul_(2)
     compare(part, expected)
+
+
+def turned_after_a_view(x: torch.Tensor) -> Any:
+    y = x * 2
+    a = y.t()
+    row = a[0]
+    a.t_()
+    return y, a, row
+
+
+def widened(x: torch.Tensor) -> Any:
+    y = x * 2
+    a = y.view(-1)
+    a.unsqueeze_(0)
+    return y, a
+
+
+def written_and_turned(x: torch.Tensor) -> Any:
+    b = x.detach()
+    b.add_(1)
+    b.t_()
+    return b
+
+
+def turned_and_written(x: torch.Tensor) -> Any:
+    b = x.detach()
+    b.t_()
+    b.add_(1)
+    return b[0]
+
+
+def base_turned(x: torch.Tensor) -> Any:
+    y = x * 2
+    a = y.t()
+    y.t_()
+    return y, a
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "function", [turned_after_a_view, widened, written_and_turned, turned_and_written, base_turned]
+)
+def test_views_that_are_laid_out_anew_in_place(function: Callable[..., Any], requires_grad: bool) -> None:
+    first, *others = (torch.rand(*sizes, requires_grad=requires_grad) for sizes in ((3, 2), (4, 2), (5, 3), (1, 3)))
+    assert_same(function, first, then=[(other,) for other in others], repeat=1, backend="codegen")
