@@ -46,7 +46,8 @@ from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.config import config
 from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
-from dynajit.op_facts import only_acts
+from dynajit.nested import reached
+from dynajit.op_facts import only_acts, starts_collective
 from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
@@ -386,19 +387,24 @@ def _partition(
 
 
 def _keep_in_place(joint: torch.fx.GraphModule) -> None:
-    """Have what checks or prints, and gives nothing, in the half that it was traced in, and not in the other. The
-    partitioner drops what no one reads of the backward pass's nodes before the first that reads a gradient."""
+    """Have what checks or prints, and gives nothing, in the half that it was traced in, and not in the other; and a
+    collective of the backward pass in that, though it is of what forward knows. The partitioner drops what no one reads
+    of the backward pass's nodes before the first that reads a gradient."""
     tangents = {node for node in joint.graph.find_nodes(op="placeholder") if "tangents" in str(node.target)}
-    early: list[torch.fx.Node] = []
+    early: dict[torch.fx.Node, None] = {}  # what stays in the backward pass and is before that node, and what reads it
     for node in list(joint.graph.nodes):
-        if only_acts(node.target):
-            half = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
-            node.meta["partitioner_tag"] = f"must_be_in_{half}"
-            early += [node] if half == "backward" and tangents else []
-        elif not tangents.isdisjoint(node.all_input_nodes) and node.op != "output":
-            for each in reversed(early):
-                node.append(each)
-            tangents, early = set(), []
+        backward = node.meta.get("partitioner_tag") == "is_backward"
+        stays = node.op == "call_function" and (only_acts(node.target) or (backward and starts_collective(node.target)))
+        if stays:
+            node.meta["partitioner_tag"] = f"must_be_in_{'backward' if backward else 'forward'}"
+        if tangents and node.op != "output":
+            if not tangents.isdisjoint(node.all_input_nodes):
+                read = set(reached(node.all_input_nodes, lambda one: one.all_input_nodes)) if early else set()
+                for each in reversed([one for one in early if one not in read]):
+                    node.append(each)
+                tangents = set()
+            elif (stays and backward) or not early.keys().isdisjoint(node.all_input_nodes):
+                early[node] = None
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -21,6 +21,8 @@ from dynajit import _C, torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
 from dynajit.graph.refusals import looks_at_values, refusal, refused_view
+from dynajit.nested import leaves_in
+from dynajit.op_facts import facts, is_wait
 from dynajit.optimizer_steps import STEPS
 from dynajit.process_state import changed
 from dynajit.torch_warnings import unwarned
@@ -47,6 +49,8 @@ _FOUND = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
 )
+# the operators of these have no effect that a capture may not have
+_COMPUTES = frozenset({"aten", "prim", "prims"})
 _DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -119,6 +123,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.made_numbers |= func is torch.ops.aten._local_scalar_dense.default
         if func in STEPS:
             return None
+        if isinstance(func, torch._ops.OpOverload) and func.namespace not in _COMPUTES:
+            self._not_of_values(func, args, kwargs)
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
                 if _shifts_exponents(*args):
@@ -140,6 +146,19 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             with self:
                 return found[0], *(each.new_empty(each.shape, dtype=torch.int64) for each in found[1:])
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
+
+    def _not_of_values(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> None:
+        """torch computes while tracing what has known values alone (`torch.tensor(3)`). A collective would communicate
+        then, and what others have registered may do anything: the values are no longer known."""
+        if not (facts(func).foreign or facts(func).communicates or is_wait(func)):
+            return
+        fakes = [each for each in leaves_in((args, kwargs)) if isinstance(each, FakeTensor)]
+        if any(fake.constant is None for fake in fakes):
+            return  # which it doesn't run
+        for fake in fakes:
+            if fake.constant is not None:
+                self.fake_tensor_converter.invalidate_constant_aliases(fake.constant)
+                fake.constant = None
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
         """torch's own, behind which operations run as they do inside of its kernels."""

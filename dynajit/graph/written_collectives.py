@@ -74,9 +74,12 @@ def _operation(given: dict[str, Any]) -> str | None:
     return {int(each): name for each, name in names.items()}.get(number)
 
 
-def _made(name: str, *args: Any) -> _Tensor:
+def _made(name: str, sent: _Tensor, *args: Any) -> _Tensor:
     ops = torch.ops._c10d_functional
-    result: _Tensor = ops.wait_tensor.default(getattr(ops, name).default(*args))
+    # torch's tracing runs what has known values alone, of one element each: a copy, of which none is known
+    if all(type(size) is int and size == 1 for size in sent.shape):
+        sent = torch.empty(sent.shape, dtype=sent.dtype, device=sent.device).copy_(sent)
+    result: _Tensor = ops.wait_tensor.default(getattr(ops, name).default(sent, *args))
     return result
 
 

@@ -257,3 +257,27 @@ def test_a_view_that_gets_another_shape_after_its_base_became_smaller(backend: s
     assert torch.equal(compiled(base, seen), seen * 2)
     assert seen.shape == (1, 3, 3)
     assert not dynajit.counters["internal_errors"]
+
+
+def test_an_operator_of_others_is_not_run_while_tracing() -> None:
+    """Also where torch knows the values of all its arguments."""
+    seen: list[float] = []
+
+    @torch.library.custom_op("dynajit_test_fake::note", mutates_args=())
+    def note(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.item())
+        return x + 1
+
+    @note.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        return x * note(torch.tensor(3.0))
+
+    assert_same(noted, torch.ones(2), graphs=1, breaks=0)
+    seen.clear()
+    compiled = dynajit.compile(noted)
+    compiled(torch.ones(2))
+    compiled(torch.ones(2))
+    assert seen == [3.0, 3.0]

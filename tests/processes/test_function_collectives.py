@@ -206,6 +206,50 @@ def test_form(two: Ranks, form: str) -> None:
         assert not as_captured
 
 
+class Counted(torch.autograd.Function):
+    """Its backward makes a collective of what forward knows, and one that this process needs nothing of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (mask,) = ctx.saved_tensors
+        count, other = mask.sum(), mask * 2
+        dist.all_reduce(count)
+        dist.all_reduce(other)
+        return gradient * mask / (count if dist.get_rank() == 0 else count + other.sum()), None
+
+
+def counting(rank: int) -> list[Any]:
+    """The operations of the collectives in forward and in backward, which other ranks have to meet, and results."""
+
+    def forward(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return Counted.apply(x.sin(), mask).exp().sum()
+
+    found = []
+    for call in (forward, dynajit.compile(forward)):
+        for step in range(2):
+            x = torch.full((2, 3), step + rank + 1.0, requires_grad=True)
+            made: list[int] = []
+            with torch.profiler.profile() as forwards:
+                y = call(x, torch.arange(6.0).view(2, 3) + step)
+            with torch.profiler.profile() as backwards:
+                y.backward()
+            for profile in (forwards, backwards):
+                made.append(sum(each.name == "gloo:all_reduce" for each in profile.events()))
+            found.append((y.detach(), x.grad, made))
+    return found
+
+
+def test_collectives_of_backward_stay_there(two: Ranks) -> None:
+    for rank in two.run(counting):
+        torch.testing.assert_close(rank[2:], rank[:2])
+        assert rank[0][2] == [0, 2]
+
+
 def unused(rank: int) -> list[Any]:
     """Rank 0 needs no result, and the others wait for its part."""
 

@@ -393,3 +393,52 @@ def twice(rank: int) -> list[dict[str, int]]:
 def test_equal_collectives_are_made_as_often_as_in_eager_mode(two: Ranks) -> None:
     for eager, compiled in two.run(twice):
         assert eager == compiled and sum(eager.values()) == 4
+
+
+class Averaged(torch.autograd.Function):
+    """Divided by the number of rows of all processes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.rows = torch.tensor(len(x))
+        dist.all_reduce(ctx.rows)
+        return x / ctx.rows
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        scale = torch.tensor(2.0)
+        dist.all_reduce(scale)
+        return gradient / ctx.rows * scale
+
+
+def of_known_numbers(x: torch.Tensor) -> Any:
+    """What is sent is made of numbers that are known while tracing."""
+    rows, scale, mine = torch.tensor(len(x)), torch.tensor(2.0) * 3, torch.tensor(dist.get_rank() + 1)
+    dist.all_reduce(rows)
+    dist.broadcast(scale, 1)
+    parts = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(parts, mine)
+    handle = dist.all_reduce(mine, async_op=True)
+    total = all_reduce(torch.tensor(4), "sum", dist.group.WORLD) + 0
+    handle.wait()
+    return Averaged.apply(x).sin().sum() / rows * scale, rows, parts, mine, total
+
+
+def by_one_of_them(rank: int, tracing: int, backend: str) -> list[Any]:
+    """One process compiles, the other doesn't: both make the same collectives, so tracing made none of its own."""
+    call = dynajit.compile(of_known_numbers, backend=backend) if rank == tracing else of_known_numbers
+    results = []
+    for rows, differentiated in ((3, False), (3, True), (4, True), (5, True), (5, False)):
+        x = torch.ones(rows + rank, 2, requires_grad=differentiated)
+        y, *others = call(x)
+        if differentiated:
+            y.backward()
+        results.append((y.item(), x.grad, others))
+    return results
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_tracing_communicates_nothing(two: Ranks, backend: str) -> None:
+    expected = two.run(by_one_of_them, -1, backend)
+    for tracing in (0, 1):
+        torch.testing.assert_close(two.run(by_one_of_them, tracing, backend), expected)

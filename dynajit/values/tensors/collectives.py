@@ -47,6 +47,8 @@ def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs
     if group is None or "tag" in bound.arguments:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{function.__name__} without a group, or with a tag")
     bound.arguments["group"] = ConstVal(_name_of(tx, group))
+    first = next(iter(bound.arguments))
+    bound.arguments[first] = unfolded(tx, bound.arguments[first])
     return tx.torch_op("call_function", collective, [ConstVal(function.__name__), *bound.args], bound.kwargs)
 
 
@@ -135,7 +137,18 @@ def sent_by(tx: Tracer, function: types.FunctionType, sent: Value, out: Sequence
             raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} between dtypes or devices")
         if each.fake.requires_grad and torch.is_grad_enabled() and out:  # autograd warns in backward, or raises
             raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} of a tensor that requires grad")
-    return tx.torch_op("call_method", "detach", [sent], {}) if sent.fake.requires_grad else sent
+    return tx.torch_op("call_method", "detach", [sent], {}) if sent.fake.requires_grad else unfolded(tx, sent)
+
+
+def unfolded(tx: Tracer, sent: Value) -> Value:
+    """A tensor made of known numbers, copied where nothing is known: torch's tracing runs what it knows all arguments
+    of, and a process that traces would communicate while another one doesn't."""
+    if not isinstance(sent, TensorVal) or getattr(sent.fake, "constant", None) is None:
+        return sent
+    size = tx.new_tuple([*map(tx.from_real, sent.fake.shape)], torch.Size)
+    known = {"dtype": tx.from_real(sent.fake.dtype), "device": tx.from_real(sent.fake.device)}
+    copied = tx.torch_op("call_function", torch.empty, [size], known)
+    return tx.torch_op("call_method", "copy_", [copied, sent], {})
 
 
 def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> list[Value]:
