@@ -24,7 +24,14 @@ from dynajit.process_state import changed
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARY_TESTS = os.path.join(_STDLIB, "test", "")  # programs as others are, though they lie there
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",)))
+# modules, optimizers, and what lets a module's activations be computed again: the region that it runs is not captured
+_TORCH_CAPTURED = tuple(
+    _TORCH + os.path.join(*parts)
+    for parts in (
+        *(("nn", "modules"), ("optim",)),
+        ("distributed", "algorithms", "_checkpoint", "checkpoint_wrapper.py"),
+    )
+)
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _RECURRENT_FILE = _TORCH + os.path.join("nn", "modules", "rnn.py")
 # of torch's own modules: what lazy ones call at their first call, most of which no graph can do

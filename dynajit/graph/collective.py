@@ -6,6 +6,7 @@ In: a function's name, its tensors and numbers, the name of the group of process
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import torch
@@ -19,10 +20,27 @@ def collective(name: str, *args: Any, **kwargs: Any) -> Any:
     module = importlib.import_module(MODULE)  # which takes its time, and is there already when this runs
     found = getattr(module, name)(*args, **kwargs)
 
-    def arrived(tensor: Any) -> Any:
-        return tensor.wait() if isinstance(tensor, module.AsyncCollectiveTensor) else tensor
-
     return pytree.tree_map_only(torch.Tensor, arrived, found)
+
+
+def arrived(tensor: Any) -> Any:
+    """The tensor, waited for, with its history: a tensor that is on its way is of another class, whose `wait` gives
+    what is inside, of which autograd knows nothing."""
+    asynchronous: Any = getattr(sys.modules.get(MODULE), "AsyncCollectiveTensor", ())
+    if not isinstance(tensor, asynchronous):
+        return tensor
+    return _Waited.apply(tensor) if tensor.requires_grad else tensor.wait()  # type: ignore[no-untyped-call]
+
+
+class _Waited(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> torch.Tensor:
+        result: torch.Tensor = tensor.wait().detach()
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
 
 
 collective.communicates = True  # type: ignore[attr-defined]

@@ -123,8 +123,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.made_numbers |= func is torch.ops.aten._local_scalar_dense.default
         if func in STEPS:
             return None
-        if isinstance(func, torch._ops.OpOverload) and func.namespace not in _COMPUTES:
-            self._not_of_values(func, args, kwargs)
+        self._not_of_values(func, args, kwargs)
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
                 if _shifts_exponents(*args):
@@ -150,6 +149,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def _not_of_values(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> None:
         """torch computes while tracing what has known values alone (`torch.tensor(3)`). A collective would communicate
         then, and what others have registered may do anything: the values are no longer known."""
+        if not isinstance(func, torch._ops.OpOverload) or func.namespace in _COMPUTES:
+            return
         if not (facts(func).foreign or facts(func).communicates or is_wait(func)):
             return
         fakes = [each for each in leaves_in((args, kwargs)) if isinstance(each, FakeTensor)]

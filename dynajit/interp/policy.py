@@ -167,6 +167,7 @@ TRACED_FUNCTIONS = frozenset(
         "torch.distributed.nn.functional.all_reduce",
         "torch.distributed.nn.functional.all_to_all_single",
         "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
+        "torch.distributed.tensor.experimental._func_map._local_map_wrapped",
         "torch.autograd.graph.disable_saved_tensors_hooks",
         "torch.autograd.graph.save_on_cpu.__init__",
         "torch.autograd.graph.saved_tensors_hooks.__init__",

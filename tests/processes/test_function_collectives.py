@@ -345,3 +345,35 @@ def left(rank: int) -> list[Any]:
 def test_a_group_that_was_left(two: Ranks) -> None:
     for expected, actual in two.run(left):
         assert actual == expected
+
+
+def of_tensors_on_their_way(rank: int, backend: str) -> list[Any]:
+    """Two results of functional collectives and of a DTensor's parts, which are waited for where they are read."""
+    from torch.distributed._functional_collectives import all_gather_tensor_autograd
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (2,))
+
+    def forward(x: torch.Tensor, d: Any, w: Any) -> Any:
+        h = F.linear(d, w).redistribute(placements=[Replicate()], async_op=True).to_local()
+        part = DTensor.from_local(F.gelu(h), mesh, [Partial()], run_check=False)
+        whole = part.redistribute(placements=[Replicate()], async_op=True).to_local()
+        return x + whole + all_gather_tensor_autograd(x, 0, dist.group.WORLD)[: len(x)], h
+
+    results = []
+    for call in (forward, dynajit.compile(forward, backend=backend)):
+        torch.manual_seed(0)
+        x, weight = torch.randn(ROWS, WIDTH, requires_grad=True), torch.randn(WIDTH // 2, WIDTH, requires_grad=True)
+        d = DTensor.from_local(x * 2, mesh, [Replicate()], run_check=False)
+        w = DTensor.from_local(weight, mesh, [Shard(0)], run_check=False)
+        y, _ = call(x.exp(), d, w)
+        y.square().sum().backward()
+        results.append((y.detach(), x.grad, weight.grad))
+    return results
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_gradients_pass_what_is_waited_for(two: Ranks, backend: str) -> None:
+    for expected, actual in two.run(of_tensors_on_their_way, backend):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)

@@ -117,3 +117,27 @@ def in_turn(rank: int) -> list[Any]:
 
 def test_others_are_asked_again(two: Ranks) -> None:
     assert two.run(in_turn) == [[], []]
+
+
+def mapped(rank: int) -> list[Any]:
+    """A function of local tensors as one of DTensors."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.experimental import local_map
+
+    mesh = init_device_mesh("cpu", (2,))
+    rows = [Shard(0)]
+    scaled = local_map(lambda a, b: a * 2 + b, rows, (rows, rows), device_mesh=mesh)
+    results = []
+    for call in (scaled, dynajit.compile(lambda a, b: scaled(a, b).sin(), fullgraph=True)):
+        parts = [(torch.arange(6.0).view(2, 3) + rank + n).requires_grad_() for n in range(2)]
+        found = call(*(DTensor.from_local(part, mesh, rows, run_check=False) for part in parts))
+        local = (found.sin() if call is scaled else found).to_local()
+        local.sum().backward()
+        results.append((local.detach(), *(part.grad for part in parts)))
+    return results
+
+
+def test_local_map(two: Ranks) -> None:
+    for expected, actual in two.run(mapped):
+        torch.testing.assert_close(actual, expected)

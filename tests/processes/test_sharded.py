@@ -44,12 +44,24 @@ def shard_tensors(model: nn.Sequential) -> None:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 
 
-# how a model is spread, and the breaks: at each hook of a fully sharded module
-FORMS = {"fully_shard": (shard_fully, 2), "parallelize_module": (shard_tensors, 0)}
+def shard_recomputed(model: nn.Sequential) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    for at, block in enumerate(model):
+        model[at] = checkpoint_wrapper(block)
+    shard_fully(model)
 
 
-def trained(rank: int, form: str, how: str) -> tuple[Any, tuple[int, int]]:
-    """Losses, local parts of the last gradients and of parameters; then breaks, and captures after step 2."""
+# how a model is spread, graphs, and breaks: at each hook of a fully sharded module
+FORMS = {
+    "fully_shard": (shard_fully, (2, 2)),
+    "fully_shard, recomputed": (shard_recomputed, (2, 2)),
+    "parallelize_module": (shard_tensors, (1, 0)),
+}
+
+
+def trained(rank: int, form: str, how: str) -> tuple[Any, tuple[int, int, int]]:
+    """Losses, local parts of the last gradients and of parameters; then graphs, breaks, and captures after step 2."""
     torch.manual_seed(0)
     model = nn.Sequential(*[Block() for _ in range(BLOCKS)])
     FORMS[form][0](model)
@@ -69,7 +81,7 @@ def trained(rank: int, form: str, how: str) -> tuple[Any, tuple[int, int]]:
             if step == 1:
                 early = len(counts.seen)
     results = losses, gradients, [local(p) for p in model.parameters()]
-    return results, (counts.totals()[1], len(counts.seen) - early)
+    return results, (*counts.totals()[:2], len(counts.seen) - early)
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -82,4 +94,4 @@ def test_form(two: Ranks, form: str) -> None:
     actual = two.run(trained, form, "compiled")
     for (one, _), (other, counts) in zip(expected, actual, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
-        assert counts == (FORMS[form][1], 0)
+        assert counts == (*FORMS[form][1], 0)

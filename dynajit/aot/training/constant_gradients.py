@@ -19,6 +19,7 @@ from dynajit import torch_compat
 from dynajit.aot.legality import HOOK, name_of
 from dynajit.aot.rewrite import copied, descendants
 from dynajit.aot.training.reachability import AutogradGraph, is_function
+from dynajit.wrappers import Flattened, is_wrapper
 
 _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("given_by_program(Tensor gradient) -> Tensor")  # type: ignore[no-untyped-call]
@@ -65,6 +66,9 @@ def without_marks(joint: GraphModule) -> GraphModule:
 def _marked(gradients: Any) -> Any:
     if isinstance(gradients, tuple):
         return tuple(map(_marked, gradients))
+    if is_wrapper(gradients):  # of whose class the operator is not known: what it is made of is marked
+        flat = Flattened(gradients)
+        return flat.again(*(_marked(getattr(gradients, name)) for name in flat.names))
     return _MARK(gradients) if isinstance(gradients, torch.Tensor) else gradients
 
 

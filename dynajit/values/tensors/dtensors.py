@@ -8,12 +8,12 @@ fake. DTensors themselves are wrapper subclasses like others.
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from typing import Any
 
 import torch
 
+from dynajit.graph.collective import arrived
 from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
@@ -23,7 +23,6 @@ from dynajit.values.objects.objects import ObjVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
-_COLLECTIVES = "torch.distributed._functional_collectives"
 _API = "torch.distributed.tensor._api"
 
 
@@ -57,9 +56,7 @@ class LayoutChange:
         self.__name__ = self.__qualname__ = function.__name__
 
     def __call__(self, tensor: Any) -> Any:
-        made = self.call(tensor, *self.args)
-        asynchronous: Any = getattr(sys.modules.get(_COLLECTIVES), "AsyncCollectiveTensor", ())
-        return made.wait() if isinstance(made, asynchronous) else made  # another class, for nobody but the waiting
+        return arrived(self.call(tensor, *self.args))
 
 
 @models_of_named(_API, "DTensor.redistribute", "DTensor.to_local", "DTensor.full_tensor", "DTensor.from_local")
