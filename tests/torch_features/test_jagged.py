@@ -89,7 +89,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Arguments, bool]] = {
     "sum of two": (lambda n, m: n + m, sharing, True),
     "two apart": (lambda n, m: (n.sin(), m.cos()), apart, True),
     "sum of two apart": (lambda n, m: n + m, apart, False),
-    "equal shapes": (by_shape, sharing, False),
+    "equal shapes": (by_shape, sharing, True),
+    "sizes that are plain": (lambda n: n.values() * n.shape[0] + n.size(-1) * len(n.shape), one, True),
+    "strides": (lambda n: n.values() * n.stride(-1) + n.stride()[2], one, True),
+    "view by its sizes": (lambda n: n.view(n.shape[0], n.size(1), 2, 2).transpose(1, 2) * 2, one, True),
+    "reshaped by another's": (lambda n: n.reshape(*(n * 2).shape[:2], 2, 2).sin(), one, True),
+    "ragged and a number": (lambda n: n * 2 if n.shape[1] == 3 else n * 3, one, True),
     "from values and offsets": (lambda v, o: nested_tensor_from_jagged(v, o).cos(), values_and_offsets, True),
     "with own offsets": (lambda n, o: n + nested_tensor_from_jagged(n.values() * 2, o), and_offsets, True),
     "of rows": (lambda a, b: nested_tensor([a, b], layout=torch.jagged).sin().values(), rows, True),
@@ -144,6 +149,70 @@ def test_calls_are_eagers(name: str, backend: str, grad: bool, recorded: list[An
         torch.testing.assert_close(found, expected)
         if call == 0 and whole and COMPARES_RAGGED_SIZES:
             assert len(recorded) == 1 and ExplainReport(recorded).break_reasons == []
+
+
+def without_its_function(n: Tensor) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return n.shape
+
+
+def over_a_break(n: Tensor) -> Any:
+    made = n * 2
+    sizes = made.shape
+    dynajit.graph_break()
+    return n.shape, sizes, made.shape, made
+
+
+def with_offsets_of_its_own(n: Any) -> Any:
+    made = nested_tensor_from_jagged(n.values(), n.offsets().clone())
+    return made.shape, made
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize(
+    ("fn", "same"),
+    [
+        (lambda n: (n.shape, n.size(1), n * 2), True),
+        (lambda n: ((n * 2).shape, (n * 2).stride(), n.values() * 2), True),
+        (lambda n: (n.shape[1] in n.shape, n.shape.index(4), n * 2), True),
+        (without_its_function, True),
+        (over_a_break, True),
+        (with_offsets_of_its_own, False),
+    ],
+)
+def test_a_ragged_size_is_that_of_the_tensor_at_hand(fn: Any, same: bool, backend: str) -> None:
+    compiled = dynajit.compile(fn, backend=backend)
+    for _ in range(3):
+        n = jagged((2, 3))
+        found, expected = (
+            [x.shape if isinstance(x, Tensor) and x.is_nested else x for x in f(n)] for f in (compiled, fn)
+        )
+        for left, right in zip(found, expected, strict=True):
+            if isinstance(left, Tensor):
+                assert torch.equal(left, right)
+            else:
+                assert type(left) is type(right)
+                assert (left == right) is same
+        assert same or found[0] == found[1]
+
+
+def of_a_view(n: Any) -> tuple[Tensor, ...]:
+    heads = n.unflatten(-1, [2, 2]).transpose(1, 2)
+    dynajit.graph_break()
+    first = heads * 2
+    n.mul_(3)
+    second = heads + 1
+    heads.add_(1)
+    return first.values(), second.values(), n.values() * 1, heads.values() * 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_views_of_jagged_tensors_go_into_graphs(backend: str, recorded: list[Any]) -> None:
+    compiled = dynajit.compile(of_a_view, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(jagged((2, 3))), of_a_view(jagged((2, 3))))
+    if COMPARES_RAGGED_SIZES:
+        assert len(ExplainReport(recorded).break_reasons) == 1
 
 
 @pytest.mark.skipif(not COMPARES_RAGGED_SIZES, reason="this torch's jagged tensors end graphs")

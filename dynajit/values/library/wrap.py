@@ -274,9 +274,10 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     if whole is not None:
         if type(whole).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
             return f"a view of a {type(whole).__name__}"
-        if whole.is_nested:
+        both = is_wrapper(obj) and is_wrapper(whole)  # a jagged tensor's parts are views of the other's
+        if whole.is_nested and not both:
             return "a view of a nested tensor"
-        if whole.layout is not torch.strided:
+        if whole.layout is not torch.strided and not both:
             return f"a view of a tensor with layout {whole.layout}"
     if obj.dim() > MAX_DIMENSIONS:
         return f"a tensor of more than {MAX_DIMENSIONS} dimensions, which most kernels refuse and fakes allow"

@@ -21,7 +21,7 @@ from dynajit.values.objects.lookup import lookup_type
 class OpaqueVal(Value):
     """An object only known by its type."""
 
-    def __init__(self, kind: type, source: Source, reason: BreakKind, detail: str) -> None:
+    def __init__(self, kind: type, source: Source | None, reason: BreakKind, detail: str) -> None:
         self.kind = kind
         self.source = source
         self.reason = reason

@@ -18,6 +18,7 @@ from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.tensors.ragged_sizes import RaggedNumber
 from dynajit.values.tensors.tensor import TensorVal
 
 
@@ -47,7 +48,8 @@ def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 1 and not kwargs and not args[0].is_const():
         items = tx.unpack(args[0])
         args = (tx.new_tuple(items),)  # what gives its items once has given them
-        if all(item.py_type() is int for item in items) and any(isinstance(item, SymVal) for item in items):
+        numbers = all(item.py_type() is int or isinstance(item, RaggedNumber) for item in items)
+        if numbers and any(isinstance(item, (SymVal, RaggedNumber)) for item in items):
             return TupleVal(items, torch.Size)
     return tx.fold(torch.Size, list(args), kwargs)
 

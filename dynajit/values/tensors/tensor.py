@@ -33,6 +33,7 @@ from dynajit.values.scalars.slices import SliceVal, make_slice
 from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import chosen, overrides
 from dynajit.values.tensors.known_truth import known_truth
+from dynajit.values.tensors.ragged_sizes import numbers
 from dynajit.values.tensors.tensor_data import is_differentiated
 from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
 
@@ -326,6 +327,8 @@ class TensorVal(Value):
         return _ATTRIBUTES[name](self, tx) if name in _ATTRIBUTES else self._python_attribute(tx, name)
 
     def _shape(self, tx: Tracer) -> TupleVal:
+        if self.fake.is_nested:
+            return TupleVal(tx.unpack(numbers(tx, self, "_size", self.fake)), torch.Size)
         return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
 
     def _class(self, tx: Tracer) -> Value:

@@ -24,6 +24,7 @@ from dynajit.values.objects.lookup import is_data_descriptor
 from dynajit.values.objects.objects import MISSING, lookup_type
 from dynajit.values.scalars.constant import ConstVal, is_literal
 from dynajit.values.tensors import overrides
+from dynajit.values.tensors.ragged_sizes import SIZES, numbers
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal
 from dynajit.wrappers import Expected, Flattened, is_wrapper, is_wrapper_class
@@ -47,6 +48,8 @@ class WrapperVal(SubTensorVal):
         if name in flat.names:
             return self._inner(tx, name)
         own = _attributes(fake, name)
+        if name in SIZES and name in own and fake.is_nested:
+            return numbers(tx, self, name, fake)
         if self.real_object is not None or name not in own:
             return None
         value = own[name]
