@@ -40,6 +40,7 @@ SKIPPED_MODULES: dict[str, str] = {
     "torch._subclasses": "fake tensors",
     "torch.fx": "graph tools",
     "torch.autograd": "the autograd engine",
+    "torch.optim.lbfgs": "chooses by what its closure gave",
     "torch.distributed": "talks to other processes",
     "torch.utils.data": "loads data",
     "torch.serialization": "reads files",

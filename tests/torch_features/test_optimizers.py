@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dynajit
-from dynajit.testing import compare
+from dynajit.testing import CompileCounter, compare
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
@@ -154,3 +154,29 @@ def test_radam_gives_eagers_weights(foreach: bool, options: dict[str, Any]) -> N
         return weights, optimizer.state_dict()
 
     compare(trained(True), trained(False))
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_compiles_what_its_closure_calls(search: str | None) -> None:
+    """Each of its steps goes another way, and its history grows: 65 graphs in ten calls were made of it."""
+    counter = CompileCounter()
+
+    def trained(compiled: bool) -> tuple[list[torch.Tensor], list[nn.Parameter]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn=search)
+
+        def step() -> torch.Tensor:
+            def loss() -> torch.Tensor:
+                optimizer.zero_grad()
+                value = model(x()).square().mean()
+                value.backward()
+                return value
+
+            return optimizer.step(loss).detach() * 2
+
+        run = dynajit.compile(step, backend=counter) if compiled else step
+        return [run() for _ in range(8)], [*model.parameters()]
+
+    compare(trained(True), trained(False))
+    assert 2 <= counter.frame_count <= 4  # the model's loss, and what follows the step
