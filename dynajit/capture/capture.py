@@ -362,14 +362,14 @@ class FrameCapture:
     # -- interpretation
 
     def _interpret(self, tx: Interpreter, frame: SymFrame) -> Emission | None:
-        data_ends_graphs = tx.seen.data_ends_graphs
+        data_ends_graphs, first_calls = tx.seen.data_ends_graphs, len(tx.seen.first_calls)
         with timer("interpretation"):
             try:
                 result = tx.run(frame)
             except GraphBreak as stop:
                 # the frames it came through would keep the program's objects alive
                 stop.__traceback__ = stop.__context__ = None
-                if tx.seen.data_ends_graphs and not data_ends_graphs:
+                if (tx.seen.data_ends_graphs and not data_ends_graphs) or len(tx.seen.first_calls) > first_calls:
                     raise Retrace from None
                 if stop.at is not None:
                     stop.at.restore(tx)
@@ -419,6 +419,8 @@ class FrameCapture:
             raise refusal
         for guard in looked_at:  # what the line was found to raise for
             tx.guards.add(guard)
+        for relied_on in stop.relies_on:
+            tx.guard(*relied_on)
         if emission is None and self.record.skipped is None:
             self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
             if self._worth_breaking(tx):

@@ -82,6 +82,8 @@ class Seen:
         self.handles_outlive_graphs = False
         #: whether an item that a tensor chooses was found to be needed as the view that it is, so no kernel loads it
         self.choices_are_views = False
+        #: for each lazy module that was given its parameters while tracing, the capture that it was in
+        self.first_calls: list[str] = []
         #: what has Python code that shares what is written with the program around it, so a call ends the graph
         self.out_of_order: set[Any] = set()
 

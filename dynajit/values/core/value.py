@@ -36,6 +36,8 @@ class GraphBreak(Exception):
         self.detail = detail
         self.cause = cause
         self.at = at
+        #: what else the code that is cut there relies on, as `Tracer.guard` takes it
+        self.relies_on: Sequence[tuple[Any, ...]] = ()
 
 
 class NotReal(GraphBreak):
@@ -72,6 +74,7 @@ class Exhausted(Exception):
 class Tracer(Protocol):
     """What models may ask of the interpreter."""
 
+    compile_id: str
     graph: GraphBuilder
     journal: Journal
     guards: Any  # `GuardSet`, of guards/program.py

@@ -27,6 +27,7 @@ from dynajit.values.tensors import (
     collectives,
     distributions,
     dtensors,
+    first_calls,
     func_transforms,
     gradient_hooks,
     higher_order,
