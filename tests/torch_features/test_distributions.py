@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: the programs' `assert` is Python's.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from feature_cases import BACKENDS, Case, Cases, leaf, rand
 from torch import distributions as D
 
 import dynajit
+from dynajit.testing import CompileCounter
+from dynajit.values.polyfills.sizes import broadcast_size
 
 cases = Cases()
 
@@ -218,3 +221,33 @@ def test_a_multivariate_normal_is_one_graph() -> None:
 
     report = dynajit.explain(f)(EYE)
     assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
+SIZES = [torch.Size(sizes) for count in range(4) for sizes in itertools.product((0, 1, 2, 3), repeat=count)]
+
+
+def _outcome(function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_broadcast_sizes_are_torchs() -> None:
+    real: Any = torch._C._infer_size  # type: ignore[attr-defined]
+    pairs = [*itertools.product(SIZES, SIZES[::3]), ((2,), torch.Size([2])), (torch.Size([2]), [2])]
+    wrong = [pair for pair in pairs if _outcome(broadcast_size, *pair) != _outcome(real, *pair)]
+    assert wrong == []
+
+
+def test_divergences_of_batches_of_any_size_are_one_graph_each() -> None:
+    def divergence(x: torch.Tensor) -> torch.Tensor:
+        wide = torch.eye(3) * 2
+        return D.kl_divergence(D.MultivariateNormal(x, torch.eye(3)), D.MultivariateNormal(x + 1, wide))
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(divergence, backend=counter, fullgraph=True)
+    for batch in (2, 3, 5, 6):
+        x = torch.linspace(-1, 1, batch * 3).reshape(batch, 3)
+        torch.testing.assert_close(compiled(x), divergence(x))
+    assert counter.frame_count == 2

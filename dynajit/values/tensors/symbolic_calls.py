@@ -14,12 +14,15 @@ import torch
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
-from dynajit.values.core.registry import builtin, constructor, models_of
+from dynajit.values.core.registry import builtin, by_tracing, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.polyfills.sizes import broadcast_size
 from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.ragged_sizes import RaggedNumber
 from dynajit.values.tensors.tensor import TensorVal
+
+_TORCH_C: Any = torch._C
 
 
 @models_of(torch.sym_int, torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)
@@ -52,6 +55,9 @@ def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if numbers and any(isinstance(item, (SymVal, RaggedNumber)) for item in items):
             return TupleVal(items, torch.Size)
     return tx.fold(torch.Size, list(args), kwargs)
+
+
+builtin(_TORCH_C._infer_size)(by_tracing(broadcast_size))
 
 
 @builtin(torch._check)
