@@ -1,10 +1,11 @@
 """Features of Python and torch, a small program for each: graphs, breaks, and whether the answer is eager's.
 
-    python benchmarks/features.py [REGEX] [--save] [--only dynajit]
+    python benchmarks/features.py [REGEX] [--save] [--compiler dynajit]
 
 Each program is called three times or more by each compiler, on fresh inputs; graphs are run eagerly, and answers
-compared to the bit. Graphs and breaks are those of all calls; what the last one compiles is told. One more feature: a
-function behind `@feature` that gives a function and its arguments.
+compared to the bit. Graphs and breaks are those of all calls; what the last one compiles is told. With a REGEX `--save`
+leaves the page's other rows as they are. One more feature: a function behind `@feature` that gives a function and its
+arguments.
 """
 
 import contextlib
@@ -162,6 +163,13 @@ def breaks_of(compiler: str) -> tuple[int, str]:
     return sum(counted.values()), next((text.split("\n")[0] for text in counted), "")
 
 
+def kept_rows() -> dict[str, list[str]]:
+    """The rows of the page that is there, by feature."""
+    lines = (sbs.RESULTS / "features.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    return {row[1]: row for row in rows[1:]}
+
+
 def main() -> int:
     parser = sbs.argument_parser(__doc__)
     parser.add_argument("only", nargs="?", default="", metavar="REGEX", help="features and areas to look at")
@@ -178,8 +186,16 @@ def main() -> int:
     whys = ["why it breaks", "why it breaks there"]
     table = sbs.Table(["area", "feature", *columns, *whys], "area", "feature", *whys)
     more, wrong = [], []
+    kept = kept_rows() if options.save and options.only else {}
     with records.listen(_RECORDS.append):
-        for name, (area, make) in chosen.items():
+        for name, (area, make) in FEATURES.items():
+            if name not in chosen:
+                if name in kept:
+                    table.add(kept[name])
+                    ours_broke, ours_equal, graphs, broke, _, equal = kept[name][3], *kept[name][5:10]
+                    more += [name] if ours_broke != "0" != graphs and broke == "0" and equal == "yes" else []
+                    wrong += [name] if ours_equal != "yes" else []
+                continue
             seen = {compiler: look(compiler, make) for compiler in who}
             ours = seen.get("dynajit", Found(equal=True))
             theirs = seen.get("torch.compile", Found())
@@ -210,7 +226,8 @@ def main() -> int:
     if options.save:
         about = "Graphs and breaks of three calls or more; what the last one compiles; whether the answers are eager's."
         body = "\n".join([about, "", str(table), "", verdict])
-        print("written:", sbs.save("features", "Features", body, "python benchmarks/features.py --save"))
+        only = f" '{options.only}' (the other rows earlier)" if options.only else ""
+        print("written:", sbs.save("features", "Features", body, f"python benchmarks/features.py --save{only}"))
     return 1 if wrong else 0
 
 

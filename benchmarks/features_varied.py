@@ -222,6 +222,12 @@ simple(
     lambda n: [t.sum() for t in n.unbind()],
     lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged),
 )
+simple(
+    TEN,
+    "jagged: heads by its own sizes",
+    lambda n: (n.view(*n.shape[:2], 2, 2).transpose(1, 2) * n.shape[0]).values(),
+    lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged),
+)
 
 
 def _storage(x: Tensor) -> Any:
