@@ -41,6 +41,7 @@ from dynajit.capture.variants import (
     note_objects_made_anew,
     other_roles,
     recompile_reason,
+    restless_places,
     role_of,
     varying_sources,
 )
@@ -180,6 +181,7 @@ def _missed(
         seen.varying.update(
             varying_sources(own, reasons, seen, last, is_part, values, function.__globals__),
         )
+        seen.restless.update(restless_places(own, last))
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
@@ -597,7 +599,7 @@ class FrameCapture:
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
         role = role_of(self.code, guards)
         changes = emission.changed_places()
-        data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role, changes=changes)
+        data = VariantData(guards, self.record.compile_id, False, made_anew, role, changes, tx.decisions.ways.copy())
         # it doesn't look at why the exception is raised, or at what varies: states fit it that another variant has a
         # whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None

@@ -280,6 +280,7 @@ class Session:
             (seen.renumbered, known.renumbered),
         ):
             kept.update(filter(None, (source.found_by(there) for source in found)))
+        known.restless.update(seen.restless)
         self.expect(function, [*filter(None, (source.found_by(there) for source in seen.expected()))])
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> _C.CompiledFunction:

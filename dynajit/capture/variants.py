@@ -13,7 +13,7 @@ import inspect
 import types
 import warnings
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dynajit import _C
@@ -27,6 +27,7 @@ from dynajit.guards.guard import Guard
 from dynajit.guards.kinds_relation import settled_float
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import CallSource, LocalSource, Source
+from dynajit.interp.decisions import Place
 from dynajit.report.counters import counters
 from dynajit.report.shown import short
 
@@ -39,6 +40,9 @@ MANY_OBJECTS = 3
 # the same where none of these variants was ever run again: of numbers and texts, and of all that the function itself
 # has put there
 MANY_STATES = 4
+# ways that variants went at a place that is passed again and again, such as a loop's `if`: so many, or one less where
+# nothing ever went one of them again
+MANY_WAYS = 3
 # sets of keyword arguments that have a limit of variants each, and what tells them apart
 MAX_ROLES = 4
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
@@ -61,6 +65,8 @@ class VariantData:
     role: Sequence[tuple[int, Guard]] = ()
     # what it leaves changed for the next call
     changes: frozenset[Source] = frozenset()
+    # which way it goes where values that vary decide it
+    ways: Mapping[Place, tuple[bool, ...]] = dataclasses.field(default_factory=dict)
 
 
 def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
@@ -177,6 +183,24 @@ class _Misses:
         if self._part or container.leads_through(changes):
             return True
         return length.of is not dict.__len__ and not is_argument(container)
+
+
+def restless_places(own: list[_C.Variant], last: bool) -> set[Place]:
+    """Where values that vary sent the variants too many ways: the next one is to end the graph there."""
+    ways: collections.defaultdict[Place, dict[tuple[Any, ...], bool]] = collections.defaultdict(dict)
+    alone = 0
+    for variant in own:
+        if isinstance(variant.data, VariantData) and variant.data.ways:
+            alone += not variant.hits
+            for place, way in variant.data.ways.items():
+                ways[place][way] = ways[place].get(way, False) or bool(variant.hits)
+    last = last or alone >= MANY_STATES
+    return {place for place, found in ways.items() if len(found) > 1 and (last or _are_many(found))}
+
+
+def _are_many(ways: Mapping[tuple[Any, ...], bool]) -> bool:
+    """Whether there will be ever more ways through a place; for each, whether anything went it again."""
+    return any(len(way) > 1 for way in ways) and len(ways) + (not any(ways.values())) >= MANY_WAYS
 
 
 def note_objects_made_anew(

@@ -35,6 +35,7 @@ from dynajit.guards.source import (
 from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.catching import catches, nobody_catches
+from dynajit.interp.decisions import Decisions
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
@@ -79,6 +80,7 @@ class Interpreter(Calls):
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
         self.graph.shapes.varying = self.seen.varying
+        self.decisions = Decisions(self)
         self.journal = Journal()
         self.guards = GuardSet()
         self.assumed = Assumptions()
@@ -127,9 +129,8 @@ class Interpreter(Calls):
         self.needed: list[Value] = []
         #: what the Python code reads and writes that runs with the graph, by what the graph calls; never goes back
         self.python_code: dict[Any, Any] = {}
-        self._steps = 0
+        self._steps = self._work_seen = 0
         self._idle_end = idle_budget
-        self._work_seen = 0
         self.entry_state = EntryState()
         self.guard(None, "GLOBAL_STATE")
         self.overrides = overrides.Overrides(self)

@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -54,13 +55,20 @@ def _new_dict(tx: Any, keys: Iterable[Value], values: Iterable[Value]) -> Value:
     return made
 
 
+def _is_in(tx: Any, item: Value, container: Value, no: bool) -> Value:
+    if not no and container.py_type() is str and item.py_type() is str:
+        found: Value = tx.fold(operator.contains, [container, item])  # nothing depends on it yet if a text varies
+        return found
+    return ConstVal(container.contains(tx, item) != no)
+
+
 # Opcodes that take so many values off the stack and push one: of the interpreter, the argument and these values.
 _GIVING: dict[str, tuple[int, Callable[..., Value]]] = {
     "LOAD_ATTR": (1, lambda tx, name, owner: tx.getattr(owner, name)),
     "BINARY_OP": (2, lambda tx, symbol, left, right: operators.binary(tx, symbol, left, right)),
     "COMPARE_OP": (2, lambda tx, symbol, left, right: operators.compare(tx, symbol, left, right)),
     "IS_OP": (2, lambda tx, no, left, right: ConstVal(operators.same_object(tx, left, right) != bool(no))),
-    "CONTAINS_OP": (2, lambda tx, no, item, container: ConstVal(container.contains(tx, item) != bool(no))),
+    "CONTAINS_OP": (2, lambda tx, no, item, container: _is_in(tx, item, container, bool(no))),
     "UNARY_NOT": (1, lambda tx, _, value: ConstVal(not value.truth(tx))),
     "UNARY_NEGATIVE": (1, lambda tx, _, value: operators.unary(tx, "UNARY_NEGATIVE", value)),
     "UNARY_POSITIVE": (1, lambda tx, _, value: operators.unary(tx, "UNARY_POSITIVE", value)),

@@ -16,6 +16,7 @@ from dynajit.values.containers.standin import StandIn, call_real, keyed, value_o
 from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import is_none
+from dynajit.values.scalars.number_calls import called_on_number, model_of
 
 _NAMES = ("heappush", "heappop", "heapify", "heappushpop", "heapreplace")
 # of the largest first there are some or all, under one of two names
@@ -34,11 +35,23 @@ def _heap(function: Any, tx: Tracer, heap: Value, *item: Value) -> Value:
         heap.replace(tx, [part.value for part in real])
 
 
+def _computed(tx: Tracer, search: Any, *given: Value | None) -> Value | None:
+    """The place among numbers or texts, of which some vary: computed at each call, so that nothing depends on it."""
+    args = {place: value for place, value in enumerate(given) if value is not None}
+    if args[0].py_type() not in (list, tuple):
+        return None
+    called = called_on_number(tx, search, args)
+    return model_of(tx, *called) if called is not None else None
+
+
 def _bisection(search: Any, insertion: Any) -> None:
     @builtin(search)
     def find(
         tx: Tracer, a: Value, x: Value, lo: Value | None = None, hi: Value | None = None, *, key: Value | None = None
     ) -> Value:
+        found = _computed(tx, search, a, x, lo, hi) if key is None else None
+        if found is not None:
+            return found
         kind = a.py_type()
         if issubclass(kind, dict) or not hasattr(kind, "__getitem__"):
             raise GraphBreak(breaks.RAISES, f"{search.__name__} in {a.describe()}, which is no sequence")

@@ -331,6 +331,8 @@ class UnreadConst(Unread):
         """Record the guard."""
         if self.source in self._tx.seen.varying:
             raise GraphBreak(breaks.VARYING_VALUE, self.source.name())
+        if self._kind is bool and self.differs:
+            self._tx.graph.shapes.decide(lambda: self._raw)
         if type(self._raw) in VALUE_TYPES:
             held = functools.partial(_same_value, self._raw)
             self._tx.guard(self.source, "PREDICATE", held, f"== {self._raw!r}")

@@ -43,7 +43,7 @@ class UnreadMember(UnreadConst):
         if self.is_read or other.py_type() is not self.py_type():
             return super().is_same(tx, other)
         member: ConstVal = other  # type: ignore[assignment]
-        if member.hint is self.hint:
+        if tx.graph.shapes.decide(lambda: member.hint is self.hint):
             return super().is_same(tx, other)
         place = member.source if not member.is_read else ConstSource(member.hint, member.describe())
         tx.guard(self.source, "NOT_ALIASED", place)

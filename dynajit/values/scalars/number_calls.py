@@ -21,7 +21,7 @@ from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import READERS, SPLITTING, TIME_TYPES, UnreadConst
-from dynajit.values.scalars.symbolic import SymVal, is_number
+from dynajit.values.scalars.symbolic import SymVal, UnreadFlag, is_number
 from dynajit.values.scalars.unread import UnreadCall
 
 # what is told apart by its text
@@ -67,6 +67,8 @@ def varies(value: Value) -> bool:
         return True
     if type(value) is UnreadCall:
         return not value.is_read and any(map(varies, value.children()))
+    if isinstance(value, UnreadFlag):
+        return not value.is_read
     items = getattr(value, "items", None)
     if type(items) is list:
         return any(isinstance(item, Value) and varies(item) for item in items)
@@ -185,6 +187,8 @@ class NumberCall:
 
     def argument(self, value: Value) -> tuple[str, str] | None:
         """How an argument is written, in code and in messages, with places in braces; None: it can't be."""
+        if isinstance(value, UnreadFlag) and value.compared is not None:
+            return self._symbol(value.compared)
         if isinstance(value, SymVal):
             return self._symbol(value) if value.varies else None
         if changes(value):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ class SymVal(Value):
         """The number itself; from now on the trace holds for it alone."""
         if self.keeps_varying():
             raise GraphBreak(breaks.VARYING_VALUE, self.describe())
-        return decide(self.graph, self.py_type(), self.number)
+        return self._decided(self.number)
 
     def real(self) -> Any:
         return self.const()
@@ -83,7 +84,14 @@ class SymVal(Value):
     def truth(self, tx: Tracer) -> bool:
         if isinstance(self.number, torch.SymBool):
             return bool(self.const())
-        return bool(decide(self.graph, bool, self.number != 0))
+        return bool(self._decided(self.number != 0))
+
+    def _decided(self, number: Any) -> Any:
+        """The number at hand of what is computed of this one."""
+        decided = functools.partial(decide, self.graph, _KINDS.get(type(number), type(number)), number)
+        # sizes have few ways to compare; other numbers for a symbol that varies are told by its source
+        apart = not self.varies or self.of_sizes or (number is self.number and symbols.is_sum(self._tree()))
+        return decided() if apart else self.graph.shapes.decide(decided)
 
     def length(self, tx: Tracer) -> Value:
         raise tx.raised(TypeError, f"object of type '{self.py_type().__name__}' has no len()")
@@ -230,6 +238,11 @@ class UnreadFlag(Unread):
         return self._flag.const()
 
     @property
+    def compared(self) -> SymVal | None:
+        """The comparison itself, unless it is decided."""
+        return None if self.is_read else self._flag
+
+    @property
     def hint(self) -> Any:
         return self._flag.number.node.hint
 
@@ -327,6 +340,8 @@ _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, op
 
 def _numbers_for(fn: Any, args: Sequence[Value]) -> list[Any] | None:
     """The operands as torch and sympy compute with them; None if they would compute something else."""
+    if any(isinstance(arg, UnreadFlag) and not arg.is_read for arg in args):
+        return None  # they are computed with at run time
     bools = [arg.py_type() is bool for arg in args]
     if fn is not torch.sym_ite and (fn not in _OF_BOOLS or not all(bools)):
         # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
