@@ -41,7 +41,7 @@ MANY_OBJECTS = 3
 # has put there
 MANY_STATES = 4
 # ways that variants went at a place that is passed again and again, such as a loop's `if`: so many, or one less where
-# nothing ever went one of them again
+# nothing ever went one of them again; one more of objects' types, of which there are few
 MANY_WAYS = 3
 # sets of keyword arguments that have a limit of variants each, and what tells them apart
 MAX_ROLES = 4
@@ -119,6 +119,8 @@ class _Misses:
         # and what it was given, of these variants
         self._given: collections.Counter[Source] = collections.Counter()
         self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
+        # of them those of variants that were never run again
+        self._lone: dict[CallSource, set[int]] = collections.defaultdict(set)
         # where an object of a value of its own was relied on
         self._made: set[Source] = set()
         # where no symbol can help, so that fewer variants are enough
@@ -147,6 +149,8 @@ class _Misses:
         if outgrown is not None:
             length, count = outgrown
             self._lengths[length].add(count)
+            if fresh:
+                self._lone[length].add(count)
             if self._is_kept(length, changes if fresh else ()):
                 self._hopeless.add(length)
         if source is not None and guard.kind == "PREDICATE":
@@ -165,6 +169,7 @@ class _Misses:
             or ((source in self._lengths or source in self._made) and seen.is_result(source))
         ]
         found += [source for source, n in self._given.items() if n >= MANY_STATES and source in expected]
+        found += [length for length, counts in self._lone.items() if len(counts) >= MANY_STATES]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
 
@@ -191,16 +196,19 @@ def restless_places(own: list[_C.Variant], last: bool) -> set[Place]:
     alone = 0
     for variant in own:
         if isinstance(variant.data, VariantData) and variant.data.ways:
-            alone += not variant.hits
+            alone += not variant.hits and not all(of_type for of_type, _ in variant.data.ways)
             for place, way in variant.data.ways.items():
                 ways[place][way] = ways[place].get(way, False) or bool(variant.hits)
     last = last or alone >= MANY_STATES
-    return {place for place, found in ways.items() if len(found) > 1 and (last or _are_many(found))}
+    known = ((place, found) for place, found in ways.items() if len(found) > 1)
+    return {place for place, found in known if _are_many(found, place[0]) or (last and not place[0])}
 
 
-def _are_many(ways: Mapping[tuple[Any, ...], bool]) -> bool:
-    """Whether there will be ever more ways through a place; for each, whether anything went it again."""
-    return any(len(way) > 1 for way in ways) and len(ways) + (not any(ways.values())) >= MANY_WAYS
+def _are_many(ways: Mapping[tuple[Any, ...], bool], of_type: bool) -> bool:
+    """Whether there will be ever more ways through a place; for each, whether anything went it again. It is passed
+    again and again, and not with one outcome each time."""
+    mixed = any(len({*way}) > 1 for way in ways) or (not of_type and len({*map(len, ways)}) > 1)
+    return mixed and len(ways) + (not any(ways.values())) >= MANY_WAYS + of_type
 
 
 def note_objects_made_anew(

@@ -81,7 +81,7 @@ class Shapes:
         #: numbers that were other ones in each variant so far (`seen.py`)
         self.varying: set[Source] = set()
         #: takes a decision that values which vary are asked for (`interp/decisions.py`)
-        self.decide: Callable[[Callable[[], Any]], Any] = lambda ask: ask()
+        self.decide: Callable[..., Any] = lambda ask, of_type=False: ask()
         #: whether a break would be an error: what depends on data is then captured whatever the settings
         self.fullgraph = False
 

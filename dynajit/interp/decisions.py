@@ -14,9 +14,9 @@ from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.values.core.value import GraphBreak
 
-#: file, line and name of a function and an instruction of it, for each frame from the program's innermost one inwards.
-#: It keeps no code alive.
-Place = tuple[tuple[str, int, str, int], ...]
+#: Whether it is asked for an object's type, then file, line and name of a function and an instruction of it, for each
+#: frame from the program's innermost one inwards. It keeps no code alive.
+Place = tuple[bool, tuple[tuple[str, int, str, int], ...]]
 Outcome = TypeVar("Outcome")
 
 
@@ -28,17 +28,18 @@ class Decisions:
         self.ways: dict[Place, tuple[Any, ...]] = {}
         tx.graph.shapes.decide = self.take
 
-    def take(self, ask: Callable[[], Outcome]) -> Outcome:
-        """What `ask` decides, and guards; a graph break if there were too many ways to go on."""
+    def take(self, ask: Callable[[], Outcome], of_type: bool = False) -> Outcome:
+        """What `ask` decides, and guards; a graph break if there were too many ways to go on. `of_type`: what type an
+        object has, or whether it is None."""
         tx = self._tx
-        place = self._place()
+        place = of_type, self._place()
         if place in tx.seen.restless and not (tx.runs_elsewhere or tx.static_numbers):
             raise GraphBreak(breaks.VARYING_VALUE, "what follows from numbers or texts that vary", at=self._call())
         outcome = ask()
         tx.journal.set_item(self.ways, place, (*self.ways.get(place, ()), outcome))
         return outcome
 
-    def _place(self) -> Place:
+    def _place(self) -> tuple[tuple[str, int, str, int], ...]:
         found: list[tuple[str, int, str, int]] = []
         for frame in reversed(self._tx.frames):
             code = frame.code.code
@@ -48,12 +49,15 @@ class Decisions:
         return tuple(found)
 
     def _call(self) -> Any:
-        """Before the call of Python's library that the decision is made in: its parts are no use, as it computes with
-        no tensors. None: here."""
+        """Before the call that the decision is made in, if it is one of Python's library, which computes with no
+        tensors, or of a function that calls itself: parts of these are no use. None: here."""
         frames = self._tx.frames
+        codes = [frame.code for frame in frames]
         depth = len(frames)
         while depth > 1 and _is_library(frames[depth - 1]):
             depth -= 1
+        if codes.count(codes[-1]) > 1:
+            depth = max(codes.index(codes[-1]), 1)
         return self._tx.snapshot(depth) if depth < len(frames) else None
 
 

@@ -41,8 +41,8 @@ def jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
 _JUMPS_IF: dict[str, Callable[[Any, Value], bool]] = {
     "POP_JUMP_IF_TRUE": lambda tx, value: value.truth(tx),
     "POP_JUMP_IF_FALSE": lambda tx, value: not value.truth(tx),
-    "POP_JUMP_IF_NONE": lambda tx, value: is_none(value),
-    "POP_JUMP_IF_NOT_NONE": lambda tx, value: not is_none(value),
+    "POP_JUMP_IF_NONE": lambda tx, value: operators.of_type(tx, value, lambda: is_none(value)),
+    "POP_JUMP_IF_NOT_NONE": lambda tx, value: not operators.of_type(tx, value, lambda: is_none(value)),
 }
 
 
@@ -50,8 +50,7 @@ _JUMPS_IF: dict[str, Callable[[Any, Value], bool]] = {
 _ON_THE_WAY_TO_RAISE = ("LOAD_", "CALL", "BUILD_", "FORMAT_", "BINARY_", "UNARY_", "COMPARE_", "NOP", "PUSH_NULL")
 
 
-@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
-@opcode("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", simple=True)
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
 def pop_jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
     value = frame.pop()
     if type(value) is TensorVal and instr.op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):

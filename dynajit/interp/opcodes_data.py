@@ -67,7 +67,7 @@ _GIVING: dict[str, tuple[int, Callable[..., Value]]] = {
     "LOAD_ATTR": (1, lambda tx, name, owner: tx.getattr(owner, name)),
     "BINARY_OP": (2, lambda tx, symbol, left, right: operators.binary(tx, symbol, left, right)),
     "COMPARE_OP": (2, lambda tx, symbol, left, right: operators.compare(tx, symbol, left, right)),
-    "IS_OP": (2, lambda tx, no, left, right: ConstVal(operators.same_object(tx, left, right) != bool(no))),
+    "IS_OP": (2, lambda tx, no, left, right: ConstVal(operators.is_same_object(tx, left, right) != bool(no))),
     "CONTAINS_OP": (2, lambda tx, no, item, container: _is_in(tx, item, container, bool(no))),
     "UNARY_NOT": (1, lambda tx, _, value: ConstVal(not value.truth(tx))),
     "UNARY_NEGATIVE": (1, lambda tx, _, value: operators.unary(tx, "UNARY_NEGATIVE", value)),

@@ -141,6 +141,52 @@ def told(x: Any, v: list[int]) -> Any:
     return x
 
 
+@dataclasses.dataclass
+class Link:
+    value: int
+    following: Any = None
+
+
+def chain(call: int) -> Link | None:
+    link = None
+    for number in numbers(call, 1 + call % 6):
+        link = Link(number, link)
+    return link
+
+
+def followed(x: Any, link: Link | None) -> Any:
+    while link is not None:
+        x, link = x + link.value, link.following
+    return x
+
+
+def tree(call: int) -> Any:
+    draw = drawn(call)
+
+    def branch(depth: int) -> Any:
+        if depth == 0 or draw.random() < 0.3:
+            return draw.randint(0, 9)
+        return [branch(depth - 1), branch(depth - 1)]
+
+    return [branch(2), branch(2)]
+
+
+def leaves(node: Any) -> int:
+    return node if isinstance(node, int) else sum(map(leaves, node))
+
+
+def walked(x: Any, node: Any) -> Any:
+    return x + node if isinstance(node, int) else functools.reduce(walked, node, x * 2)
+
+
+def fibonacci(n: int) -> int:
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+def entered(x: Any, **named: int) -> Any:
+    return x * sum(named.values())
+
+
 # name -> the program, what it is given, and how many captures it may cost; of them how many behind the fourth call
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] = {
     "nlargest": (lambda x, v: x * heapq.nlargest(2, v)[0], numbers, 6, 1),
@@ -177,6 +223,35 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] =
     "colors": (lambda x, c: x * sum(color is Color.RED for color in c), colors, 10, 0),
     "the best item": (lambda x, i: x * max(i, key=lambda item: item.score).size, items, 6, 0),
     "items in order": (lambda x, i: x * sorted(i)[0].size, items, 5, 0),
+    "numbers or None": (
+        lambda x, v: x * sum(n for n in v if n is not None),
+        lambda call: [n if n > 300 else None for n in numbers(call)],
+        12,
+        8,
+    ),
+    "numbers or texts": (
+        lambda x, v: x * sum(part if isinstance(part, int) else len(part) for part in v),
+        lambda call: [n if n > 500 else word for n, word in zip(numbers(call), words(call), strict=False)],
+        12,
+        2,
+    ),
+    "a chain": (followed, chain, 9, 2),
+    "a tree": (lambda x, node: x * leaves(node), tree, 9, 2),
+    "a tree walked": (walked, tree, 9, 4),
+    "fibonacci": (lambda x, v: x * fibonacci(v[0] % 8), numbers, 11, 8),
+    "lists of all lengths": (lambda x, v: x * sum(v[-3:]), lambda call: numbers(call, 1 + call % 9), 6, 2),
+    "dictionaries of all keys": (
+        lambda x, d: x * sum(d.values()),
+        lambda call: {f"k{n}": n for n in numbers(call)},
+        6,
+        2,
+    ),
+    "arguments of all names": (
+        lambda x, d: entered(x, **d),
+        lambda call: {f"k{n}": n for n in numbers(call, 2)},
+        14,
+        10,
+    ),
     "items filtered": (lambda x, i: x * sum(item.size for item in i if item.score > 0.5), items, 10, 1),
 }
 

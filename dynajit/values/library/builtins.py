@@ -87,7 +87,7 @@ from dynajit.values.tensors.tensor_text import number_text
 
 @builtin(isinstance)
 def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
-    return ConstVal(_matches(tx, obj, classes))
+    return ConstVal(operators.of_type(tx, obj, lambda: _matches(tx, obj, classes)))
 
 
 MAX_SUBCLASSES = 64  # that are guarded one by one

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 
 from dynajit.bytecode.return_action import CALLED, NUMBER, OPERATED
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
@@ -26,7 +27,7 @@ from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
-from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined, has_own, own_of_member
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined, has_own, is_none, own_of_member
 from dynajit.values.scalars.members import (
     are_told_by_identity,
     differs_by_own_equality,
@@ -244,6 +245,19 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
     if found is None:
         tx.guard_distinct(left, right)
     return bool(found)
+
+
+def is_same_object(tx: Tracer, left: Value, right: Value) -> bool:
+    """As `same_object`, for the program: many of its objects may be None or not."""
+    found = functools.partial(same_object, tx, left, right)
+    return found() if not is_none(right) or right.source is not None else of_type(tx, left, found)
+
+
+def of_type(tx: Tracer, value: Value, ask: Callable[[], bool]) -> bool:
+    """What is asked of an object's type, which may be another one for a part of what the program was given."""
+    source = value.source
+    given = source is not None and source.base is not None and not isinstance(source.root(), ConstSource)
+    return bool(tx.graph.shapes.decide(ask, True)) if given else ask()
 
 
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:

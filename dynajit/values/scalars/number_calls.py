@@ -21,7 +21,7 @@ from dynajit.guards.source import CallSource, ItemSource, Source, TogetherSource
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import READERS, SPLITTING, TIME_TYPES, UnreadConst
-from dynajit.values.scalars.symbolic import SymVal, UnreadFlag, is_number
+from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import UnreadCall
 
 # what is told apart by its text
@@ -67,12 +67,15 @@ def varies(value: Value) -> bool:
         return True
     if type(value) is UnreadCall:
         return not value.is_read and any(map(varies, value.children()))
-    if isinstance(value, UnreadFlag):
-        return not value.is_read
     items = getattr(value, "items", None)
     if type(items) is list:
         return any(isinstance(item, Value) and varies(item) for item in items)
-    return isinstance(value, SymVal) or changes(value)
+    return isinstance(value, SymVal) or changes(value) or _compared(value) is not None
+
+
+def _compared(value: Value) -> SymVal | None:
+    """What a flag says of numbers that vary, if nothing depends on it yet."""
+    return getattr(value, "compared", None)
 
 
 def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -187,8 +190,9 @@ class NumberCall:
 
     def argument(self, value: Value) -> tuple[str, str] | None:
         """How an argument is written, in code and in messages, with places in braces; None: it can't be."""
-        if isinstance(value, UnreadFlag) and value.compared is not None:
-            return self._symbol(value.compared)
+        compared = _compared(value)
+        if compared is not None:
+            return self._symbol(compared)
         if isinstance(value, SymVal):
             return self._symbol(value) if value.varies else None
         if changes(value):
