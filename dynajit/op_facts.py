@@ -239,3 +239,19 @@ def _named(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     schema = next((each._schema for each in several if len(each._schema.arguments) >= len(args)), several[0]._schema)
     named = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
     return {**named, **dict(zip((each.name for each in schema.arguments), args, strict=False)), **kwargs}
+
+
+def always_fits(number: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether each number of the first dtype becomes one of the second without what torch calls overflow."""
+    if torch.bool in (number, dtype) or number is dtype:
+        return True
+    if number.is_complex or dtype.is_complex:
+        return dtype.is_complex and number is not torch.complex128
+    if dtype.is_floating_point:
+        limits = torch.finfo(number) if number.is_floating_point else torch.iinfo(number)
+        return bool(limits.max <= torch.finfo(dtype).max)
+    if number.is_floating_point:
+        return False
+    held, given = torch.iinfo(dtype), torch.iinfo(number)
+    # negative ones become bytes as they do in C
+    return given.max <= held.max and given.min >= min(held.min, -held.max)

@@ -78,7 +78,7 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     from torch._decomp import get_decompositions
 
     from dynajit.aot.passes import convolution, foreach, group_norm, mixed_norms, weight_norm
-    from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
+    from dynajit.aot.passes.batch_norm import CPU_RULES, RULES, in_its_format
 
     # A release that lacks one of them has nothing to decompose there.
     def rules(names: Sequence[str]) -> Decompositions:
@@ -86,6 +86,9 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
 
     pointwise = {} if eager_rounding else {at: _integers_rounded(rule) for at, rule in rules(_POINTWISE).items()}
     others = rules(_NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES))
+    if device == "cpu":
+        norms = {at: rule for at, rule in others.items() if "native_batch_norm" in str(at)}
+        others = {**others, **{at: in_its_format(rule) for at, rule in norms.items()}}
     entropy = torch.ops.aten.binary_cross_entropy.default
     if device == "cpu" and entropy in pointwise:
         pointwise[entropy] = _refusing(pointwise[entropy])
@@ -226,7 +229,7 @@ _NAMES: tuple[str, ...] = (
     ),
     # arithmetic
     *("nan_to_num", "heaviside", "linalg_vector_norm", "norm", "logsumexp", "std", "std_mean"),
-    *("native_dropout_backward", "zero", "fill", "masked_fill", "rsub", "trace", "count_nonzero", "dist"),
+    *("native_dropout_backward", "zero", "fill", "rsub", "trace", "count_nonzero", "dist"),
 )
 # What torch's kernels for GPUs spend more passes over memory on than the generated ones.
-_GPU_NAMES: tuple[str, ...] = ("native_batch_norm_backward", "batch_norm_backward")
+_GPU_NAMES: tuple[str, ...] = ("native_batch_norm_backward", "batch_norm_backward", "masked_fill")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 from torch.utils import _python_dispatch
@@ -44,6 +45,16 @@ _ITERATED = frozenset(
 # operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
 _ROW_MAJOR = frozenset({torch.ops.aten.pow.Scalar, torch.ops.aten.isin.Tensor_Tensor})
 _ROW_MAJOR_ON_CPU = frozenset({torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.rrelu_with_noise.default})
+# normalisations whose real kernels on CPUs give one of torch's own memory formats, the nearest to their input's
+_FORMATTED = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("native_batch_norm", "default"),
+        *(("_native_batch_norm_legit", overload) for overload in ("default", "no_stats")),
+        ("_native_batch_norm_legit_functional", "default"),
+        ("_native_batch_norm_legit_no_training", "default"),
+    )
+)
 # places and counts beside the elements that are found, which are int64; torch 2.11's fakes have the elements' dtype
 _FOUND = frozenset(
     getattr(torch.ops.aten, name).default
@@ -134,16 +145,21 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             result = self.dispatch(func, types, args, kwargs or {})
         finally:
             self._inside = inside
+        return self._as_in_eager(func, args, result)
+
+    def _as_in_eager(self, func: Any, args: Sequence[Any], result: Any) -> Any:
+        """The result with the strides and dtypes that the real kernel gives it."""
         if func in _ITERATED:
             return self._iterated(args, result)
         if func in _ROW_MAJOR or func in _ROW_MAJOR_ON_CPU:
             results = result if isinstance(result, tuple) else (result,)
             made = tuple(self._row_major(one, func in _ROW_MAJOR) for one in results)
             return made if isinstance(result, tuple) else made[0]
+        if func in _FORMATTED:
+            return self._formatted(args[0], result[0]), *result[1:]
         if func in _FOUND:
-            found: Any = result
             with self:
-                return found[0], *(each.new_empty(each.shape, dtype=torch.int64) for each in found[1:])
+                return result[0], *(each.new_empty(each.shape, dtype=torch.int64) for each in result[1:])
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def _not_of_values(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> None:
@@ -213,6 +229,13 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         with self:
             made = torch.empty(result.shape, dtype=result.dtype, device=result.device)
         return result if list(map(str, made.stride())) == list(map(str, result.stride())) else made
+
+    def _formatted(self, given: Any, result: torch.Tensor) -> torch.Tensor:
+        """The result with the strides that the real kernel gives it."""
+        if result.device.type != "cpu":
+            return result
+        with self:
+            return result.contiguous(memory_format=suggest_memory_format(given))
 
     def _iterated(self, args: Sequence[Any], result: Any) -> Any:
         """The result with the strides that the real kernel gives it."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynajit.op_facts import facts
+from dynajit.op_facts import always_fits, facts
 from dynajit.torch_compat import at_hand
 from dynajit.torch_warnings import unwarned
 
@@ -45,7 +45,8 @@ _RANKS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "addbmm": (3, 3), "b
 _CHOOSING = re.compile(
     r"aten\.(max|min|median|nanmedian|mode)\.(default|dim|unary_out|dim_max|dim_min|dim_values|values)$"
 )
-_ALONG = re.compile(r"aten\.(_softmax|_log_softmax|sort)\.")  # those of an empty tensor take any dimension
+# those of a tensor without elements, and of one without dimensions, take any dimension
+_ALONG = re.compile(r"aten\.(_softmax|_log_softmax|sort)\.")
 # what raises for some values, on CPUs: places, numbers to divide integers by, probabilities, matrices without inverse
 _LOOKING = re.compile(
     r"aten\.(_unsafe_)?(index|index_(put|add|copy|fill|reduce|select)|gather|scatter\w*|take|put|embedding\w*|nll_loss\w*"
@@ -65,7 +66,10 @@ _FILLED = {
     torch.ops.aten.fill_.Scalar: 1,
 }
 _VIEW = torch.ops.aten.view.default
+_SELECTED = torch.ops.aten.select_scatter.default
 _STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default})
+# those that make a number of a tensor's, and raise where their dtype cannot hold it
+_MASKED = frozenset({torch.ops.aten.masked_fill.Tensor, torch.ops.aten.masked_fill_.Tensor})
 
 
 def refused_view(func: Any, args: Sequence[Any]) -> str | None:
@@ -92,9 +96,11 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return None
     # a size that is a symbol is not decided here
     is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
-    empty = _refused_empty(func, args, kwargs) if is_empty else None
+    empty = _refused_empty(func, args, kwargs) if is_empty or args[0].dim() == 0 else None
     if empty is not None:
         return f"{func}: {empty}"
+    if func is _SELECTED:
+        torch.ops.aten.select.int(args[0], *args[2:])  # which says so where there is no such place
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
@@ -126,6 +132,8 @@ def looks_at_values(func: Any, args: Sequence[Any]) -> bool:
     tensors = [tensor for arg in args for tensor in _tensors(arg)]
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return False
+    if func in _MASKED:
+        return not always_fits(args[2].dtype, args[0].dtype)
     if divides:
         return not any(tensor.is_floating_point() for tensor in tensors)
     return not (func in _INDEXED and _fills_where_masks_say(args))
@@ -135,7 +143,7 @@ def looks_at_values(func: Any, args: Sequence[Any]) -> bool:
 def _divides(func: Any) -> bool | None:
     """Of what raises for some values: whether it divides. None: it raises for none."""
     name = str(func)
-    return True if _DIVIDING.search(name) else False if _LOOKING.search(name) else None
+    return True if _DIVIDING.search(name) else False if func in _MASKED or _LOOKING.search(name) else None
 
 
 def _fills_where_masks_say(args: Sequence[Any]) -> bool:
@@ -146,14 +154,16 @@ def _fills_where_masks_say(args: Sequence[Any]) -> bool:
 
 
 def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why an operation refuses a tensor without elements."""
+    """Why an operation refuses a tensor without elements, or without dimensions."""
     rank = args[0].dim()
     dim = kwargs.get("dim", next((arg for arg in args[1:] if type(arg) is int), None))
     if str(func).startswith("aten.mode."):
         dim = -1 if dim is None else dim
-    if _CHOOSING.search(str(func)) and (dim is None or (-rank <= dim < rank and str(args[0].shape[dim]) == "0")):
+    is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
+    chooses = is_empty and _CHOOSING.search(str(func))
+    if chooses and (dim is None or (-rank <= dim < rank and str(args[0].shape[dim]) == "0")):
         return "there is nothing to choose from"
-    if _ALONG.search(str(func)) and type(dim) is int and not -rank <= dim < rank:
+    if _ALONG.search(str(func)) and type(dim) is int and not -max(rank, 1) <= dim < max(rank, 1):
         return f"there is no dimension {dim}"
     return None
 

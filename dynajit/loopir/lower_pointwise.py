@@ -15,10 +15,11 @@ import torch
 
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
-from dynajit.loopir.nodes import Const, Scalar, Value, position
+from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import RuntimeFloat, Size, hint_of
+from dynajit.op_facts import always_fits
 
 aten = torch.ops.aten
 Operand = Value | Number
@@ -209,7 +210,9 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
         raise NotLowered  # eager's float16 goes another way
     if exponent not in _PLAIN_POWERS:
         _faster_in_torch(build, "pow")
-    return build.elementwise(lambda a: _power(a, exponent, build.out.dtype), x)
+    # eager's CPU kernels of float16 round the result alone
+    inner = build.program.device.type == "cpu" and build.out.dtype is torch.float16
+    return build.elementwise(lambda a: _power(a, exponent, build.out.dtype, a.dtype if inner else build.out.dtype), x)
 
 
 # Elements from which a call of torch's kernel pays, where that is faster than the C library.
@@ -226,9 +229,9 @@ def _faster_in_torch(build: Builder, name: str) -> None:
         raise NotLowered
 
 
-def _power(a: Scalar, exponent: Number, dtype: torch.dtype) -> Scalar:
-    """The special cases of eager, with its roundings to the result's dtype; then the general function."""
-    square = convert(convert(apply("mul", a, a), dtype), a.dtype)
+def _power(a: Scalar, exponent: Number, dtype: torch.dtype, between: torch.dtype) -> Scalar:
+    """The special cases of eager, where the square is rounded to the dtype `between`; then the general function."""
+    square = convert(convert(apply("mul", a, a), between), a.dtype)
     if exponent == 1:
         return a
     if exponent == 2:
@@ -356,7 +359,21 @@ def _where_op(build: Builder, condition: Value, x: Operand, y: Operand) -> Value
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def _masked_fill(build: Builder, x: Value, mask: Value, value: Operand) -> Value:
+    if isinstance(value, Value) and build.program.device.type == "cpu" and not _is_held(value, x.dtype):
+        raise NotLowered("a value that may not fit the dtype, which eager reports")
     return _where(build, mask, value, x)
+
+
+def _is_held(value: Value, dtype: torch.dtype) -> bool:
+    """Whether the dtype can hold the only element of `value`."""
+    if always_fits(value.dtype, dtype):
+        return True
+    known = value.root.body if isinstance(value.root, Pointwise) else None
+    if not isinstance(known, Const):
+        return False
+    if not dtype.is_floating_point:
+        return type(known.value) is int and _fits(known.value, dtype)
+    return not math.isfinite(known.value) or abs(known.value) <= torch.finfo(dtype).max
 
 
 # ---- copies and conversions

@@ -301,6 +301,8 @@ def _mirrored(index: Index, size: int) -> Scalar:
 def _register_pad(name: str, nearest: Any) -> None:
     @lowering(*(getattr(aten, f"{name}_pad{rank}d").default for rank in (1, 2, 3)))
     def lower(build: Builder, x: Value, padding: Sequence[int]) -> Value:
+        if x.dtype is torch.bool:
+            raise NotLowered("of some paddings eager has no kernel for bool")
         spatial = len(padding) // 2
         first = len(x.shape) - spatial
 

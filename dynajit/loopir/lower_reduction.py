@@ -15,7 +15,7 @@ from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rs
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Scalar, Value, position
-from dynajit.loopir.ops import MOMENTS
+from dynajit.loopir.ops import LOW_PRECISION, MOMENTS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import is_symbolic
 
@@ -48,15 +48,21 @@ def _reduced(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> 
 def _register_total(kind: str, of_dims: Any) -> None:
     @lowering(of_dims)
     def along(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
-        return build.as_result(_reduced(build, kind, x, dims, keepdim))
+        return build.as_result(_reduced(build, kind, _rounded(build, x), dims, keepdim))
 
     @lowering(getattr(aten, kind).default)
     def whole(build: Builder, x: Value, dtype: Any = None) -> Value:
-        return build.as_result(_reduced(build, kind, x, None, False))
+        return build.as_result(_reduced(build, kind, _rounded(build, x), None, False))
 
     @lowering(getattr(aten, f"cum{kind}").default)
     def running(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
         return _scan(build, kind, x, dim)
+
+
+def _rounded(build: Builder, x: Value) -> Value:
+    """What eager adds up or multiplies where the result is to be bfloat16 or float16: numbers of that dtype."""
+    dtype = build.out.dtype
+    return build.map(lambda a: a, x, dtype=dtype) if dtype in LOW_PRECISION and x.dtype is not dtype else x
 
 
 _register_total("sum", aten.sum.dim_IntList)
@@ -151,8 +157,12 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
     dtype = check_dtype(build.out.dtype)
     if dtype is torch.bool:
         raise NotLowered
-    if not x.shape or x.shape[dim] == 1:
+    if not x.shape:
         return build.result(lambda axes: convert(build.element(x, axes), dtype))
+    if x.shape[dim] == 1:  # a sum begins with 0, which a negative zero does not change
+        begun = (lambda a: apply("add", like(0, a), a)) if kind == "sum" else lambda a: a
+        wide = compute_dtype(dtype)
+        return build.result(lambda axes: begun(convert(convert(build.element(x, axes), dtype), wide)))
     dim %= len(x.shape)
     on_cpu = build.program.device.type == "cpu"
     if on_cpu and build.out.stride()[dim] == 1 and (kind != "sum" or dtype is torch.float64):

@@ -16,16 +16,22 @@ nan, inf = float("nan"), float("inf")
 
 
 def sample(dtype: torch.dtype, *shape: int, special: bool = True) -> torch.Tensor:
-    """Numbers of both signs and many sizes; for floats also infinities, NaN and zeros of both signs."""
+    """Numbers of both signs and many sizes; for floats also infinities, NaN, zeros of both signs and what is near the
+    ends of the dtype, for integers its ends."""
     if dtype is torch.bool:
         return torch.rand(shape) > 0.5
     if not dtype.is_floating_point:
-        low = 0 if dtype is torch.uint8 else -100
-        return torch.randint(low, 100, shape, dtype=dtype)
-    x = torch.randn(shape) * torch.exp2(torch.randint(-3, 4, shape).float())
-    if special and x.numel() > 8:
-        x.view(-1)[:8] = torch.tensor([0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 0.5])
-    return x.to(dtype)
+        low, ends = 0 if dtype is torch.uint8 else -100, torch.iinfo(dtype)
+        x = torch.randint(low, 100, shape, dtype=dtype)
+        if special and x.numel() > 8:
+            x.view(-1)[:6] = torch.tensor([ends.min, ends.max, ends.min + 1, ends.max - 1, 0, 1], dtype=dtype)
+        return x
+    x = (torch.randn(shape) * torch.exp2(torch.randint(-3, 4, shape).float())).to(dtype)
+    if special and x.numel() > 20:
+        largest, least = torch.finfo(dtype).max, torch.finfo(dtype).tiny / 4
+        few = [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 0.5, largest, -largest, largest / 2, least, -least, largest**0.51]
+        x.view(-1)[: len(few)] = torch.tensor(few, dtype=torch.float64).to(dtype)
+    return x
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
@@ -95,6 +101,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "pow_inf": lambda x: x ** float("inf"),
     "pow_nan": lambda x: x ** float("nan"),
     "masked_fill": lambda x: x.masked_fill(x > 0, -7.0),
+    "masked_fill_tensor": lambda x: x.masked_fill(x > 0, torch.tensor(-7.0)),
     "to_int": lambda x: x.nan_to_num(0, 9, -9).to(torch.int32) + 1,
     "to_bool": lambda x: x.to(torch.bool),
     "to_double": lambda x: x.to(torch.float64) * 2,
@@ -263,6 +270,20 @@ def test_reduction(name: str, dtype: torch.dtype) -> None:
     x = sample(dtype, 12, 65, special=False)
     wide = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4, torch.float64: 1e-12}[dtype]
     check(REDUCTIONS[name], x, rtol=wide, atol=wide if dtype in (torch.bfloat16, torch.float16) else wide * 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["sum", "prod", "cumsum"])
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16], ids=str)
+def test_what_is_added_up_as_16_bits_is_rounded_first(kind: str, to: torch.dtype, dtype: torch.dtype) -> None:
+    x = torch.tensor([[300000, -300000], [2049, 1], [513, 1]]).to(dtype)
+    check(lambda x: (getattr(x, kind)(1, dtype=to), getattr(x, kind)(0, dtype=to)), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sums_of_one_negative_zero(dtype: torch.dtype) -> None:
+    for x in (torch.full((1, 5), -0.0, dtype=dtype), torch.full((5, 1), -0.0, dtype=dtype), torch.tensor(-0.0)):
+        check(lambda x: (1 / x.cumsum(0), 1 / x.cumsum(-1), 1 / x.cumprod(0), 1 / x.sum(0)), x)
 
 
 @pytest.mark.parametrize("name", ["amax", "amin", "sum1", "softmax1", "max_all", "sum0", "softmax0"])

@@ -66,3 +66,41 @@ def test_numbers_that_fit_stay_in_the_graph() -> None:
         return *y, torch.full_like(x, -65504.0), x.new_full((2,), 2.0**15), F.pad(x, (0, 1), value=5000)
 
     assert_same(program, torch.ones(3, dtype=torch.float16), graphs=1, breaks=0)
+
+
+_FILLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "masked_fill": lambda x, n: x.masked_fill(x > 1, n),
+    "masked_fill_": lambda x, n: x.clone().masked_fill_(x > 1, n),
+    "of nothing": lambda x, n: x[:0].masked_fill(x[:0] > 1, n),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [
+        (torch.float16, torch.tensor(1e5)),
+        (torch.float16, torch.tensor(70000)),
+        (torch.float16, torch.tensor(-65504.0)),
+        (torch.float16, torch.tensor(float("-inf"))),
+        (torch.bfloat16, torch.tensor(3.4e38)),
+        (torch.float32, torch.tensor(1e39, dtype=torch.float64)),
+        (torch.float32, torch.tensor(2**40)),
+        (torch.uint8, torch.tensor(300)),
+        (torch.uint8, torch.tensor(-1, dtype=torch.int8)),
+        (torch.int32, torch.tensor(2**40)),
+        (torch.int8, torch.tensor(5)),
+        (torch.bool, torch.tensor(2)),
+    ],
+)
+@pytest.mark.parametrize("made", ["given", "constant"])
+@pytest.mark.parametrize("name", _FILLINGS)
+def test_a_tensors_number_is_looked_at(name: str, made: str, dtype: torch.dtype, number: torch.Tensor) -> None:
+    value, kind = number.item(), number.dtype
+
+    def program(x: torch.Tensor, n: torch.Tensor, seen: list[int]) -> Any:
+        seen.append(1)
+        y = _FILLINGS[name](x, n if made == "given" else torch.tensor(value, dtype=kind))
+        seen.append(2)
+        return y
+
+    assert_same(program, torch.tensor([1, 2, 3, 1]).to(dtype), number, [], backend="codegen", rtol=1e-3, atol=0)

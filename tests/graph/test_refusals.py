@@ -708,3 +708,25 @@ def test_out_of_a_dtype_that_the_kernel_refuses_or_takes(op: Callable[..., Any],
         return x + 1
 
     assert_same(program, torch.arange(6.0).reshape(3, 2), backend=backend)
+
+
+_KERNELS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]] = {
+    "softmax of a number": (lambda x: x.softmax(1), torch.tensor(1.5)),
+    "softmax of a number, from the end": (lambda x: x.softmax(-2), torch.tensor(1.5)),
+    "log_softmax of a number": (lambda x: x.log_softmax(0) + x.softmax(-1), torch.tensor(1.5)),
+    "select_scatter": (lambda x: x.select_scatter(x[0], 0, 3), torch.ones(3, 4)),
+    "select_scatter from the end": (lambda x: x.select_scatter(x[0], 0, -4), torch.ones(3, 4)),
+    "max_pool1d": (lambda x: F.max_pool1d(x[None], 2), torch.arange(12).reshape(3, 4)),
+    "interpolate": (lambda x: F.interpolate(x[None], scale_factor=2), torch.arange(12).reshape(3, 4)),
+    "interpolate bytes": (lambda x: F.interpolate(x[None], scale_factor=2), torch.ones(3, 4, dtype=torch.uint8)),
+    "margins": (lambda x: F.multi_margin_loss(x, torch.tensor([0, 1, 2])), torch.arange(12).reshape(3, 4)),
+    "reflected": (lambda x: F.pad(x, (1, 1), mode="reflect"), torch.ones(3, 4, dtype=torch.bool)),
+    "repeated at the ends": (lambda x: F.pad(x, (1, 1), mode="replicate"), torch.ones(3, 4, dtype=torch.bool)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", _KERNELS)
+def test_what_generated_code_would_compute(name: str, dynamic: bool | None) -> None:
+    function, x = _KERNELS[name]
+    assert_same(function, x, backend="codegen", dynamic=dynamic)

@@ -63,3 +63,27 @@ def _average(norm: nn.BatchNorm1d, batches: list[Tensor]) -> tuple[Tensor | None
 def test_their_cumulative_average() -> None:
     batches = [*torch.linspace(0, 1, 60).sin().reshape(6, 5, 2)]
     assert_same(_average, nn.BatchNorm1d(2), batches)
+
+
+_LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.randn(6, 4),
+    "columns": lambda: torch.randn(4, 6).t(),
+    "turned": lambda: torch.randn(3, 5, 4).transpose(1, 2),
+    "channels last": lambda: torch.randn(3, 4, 2, 5).to(memory_format=torch.channels_last),
+    "images turned": lambda: torch.randn(3, 4, 2, 5).transpose(2, 3),
+    "batch last": lambda: torch.randn(4, 2, 5, 3).permute(3, 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", _LAYOUTS)
+def test_results_have_the_strides_of_eagers(layout: str, training: bool, dtype: torch.dtype) -> None:
+    def program(x: Tensor, mean: Tensor, var: Tensor) -> object:
+        y = F.batch_norm(x, mean, var, var + 1, mean - 1, training)
+        return y, y.stride(), torch.relu(y)
+
+    x = _LAYOUTS[layout]().to(dtype)
+    for backend in ("eager", "codegen"):
+        arguments = x, torch.zeros(4, dtype=dtype), torch.ones(4, dtype=dtype)
+        assert_same(program, *arguments, backend=backend, rtol=2e-2, atol=2e-2, graphs=1, breaks=0)

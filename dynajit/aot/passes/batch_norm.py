@@ -5,10 +5,12 @@ In:  nothing. Out: `RULES`, a table operator -> decomposition; `CPU_RULES`, that
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -87,6 +89,17 @@ def _low_precision(
     given = {each.dtype for each in (weight, bias, mean, var) if each is not None}
     kept = [each.to(torch.float32 if torch.float32 in given else x.dtype) for each in statistics]
     return out.to(x.dtype), *kept, new_mean.to(mean.dtype), new_var.to(var.dtype)
+
+
+def in_its_format(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of a batch norm, with its result in one of torch's memory formats as the CPU's kernels have it."""
+
+    @functools.wraps(rule)
+    def formatted(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        y, *statistics = rule(x, *args, **kwargs)
+        return y.contiguous(memory_format=suggest_memory_format(x)), *statistics
+
+    return formatted
 
 
 CPU_RULES: dict[Any, Callable[..., Any]] = {aten._native_batch_norm_legit_functional.default: _low_precision}

@@ -18,6 +18,8 @@ _GROUPS: list[tuple[str, frozenset[torch.dtype]]] = [
     ("glu", _BOOL | _INTEGERS | _COMPLEX),
     ("hardshrink huber_loss smooth_l1_loss batch_norm native_batch_norm", _INTEGERS | _COMPLEX),
     ("logsigmoid softplus binary_cross_entropy", _INTEGERS),
+    ("max_pool1d multi_margin_loss", _BOOL | _INTEGERS),
+    ("interpolate", (_BOOL | _INTEGERS) - {torch.uint8}),
     ("mse_loss group_norm native_group_norm", _COMPLEX),
 ]
 REFUSED: dict[str, frozenset[torch.dtype]] = {name: dtypes for names, dtypes in _GROUPS for name in names.split()}
