@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dynajit.testing import assert_same
@@ -67,6 +68,89 @@ def test_a_scripted_function_that_raises() -> None:
             return x + 1
 
     assert_same(f, x, 1.5, then=[(x, 3.5)])
+
+
+def divides_a_number(x: Tensor) -> int:
+    return 5 // x
+
+
+def power_below_zero(x: Tensor, n: int) -> Tensor:
+    return x + n**-1
+
+
+def text(x: Tensor, n: float) -> str:
+    return f"{n}"
+
+
+def rounded(x: Tensor, n: float) -> Tensor:
+    return x * round(n)
+
+
+def by_float(x: Tensor, n: float) -> Tensor:
+    return x * n
+
+
+def by_tensor(x: Tensor, n: Tensor) -> Tensor:
+    return x * n
+
+
+def by_default(x: Tensor, n: float = 2) -> Tensor:
+    return x * n
+
+
+def knows_where_it_runs(x: Tensor) -> Tensor:
+    if torch.jit.is_scripting():
+        return x + 1
+    return x - 1
+
+
+def halves(x: Tensor, n: int) -> Tensor:
+    if x.size(0) < 2:
+        return x
+    first, second = x[: n // 2], x[n // 2 : n]
+    return first * (n / 2) + F.dropout(second, 0.0, True) % (n % 3)
+
+
+def maybe(x: Tensor, other: Tensor | None = None, scale: float = 1.5) -> Tensor:
+    if other is not None:
+        x = x + other
+    return 2 - 3 / (x * scale).sigmoid()
+
+
+def _programs() -> dict[str, tuple[Any, tuple[Any, ...], int]]:
+    """Function, arguments, and how many breaks a call of it is."""
+    one, row = torch.tensor(3), torch.arange(4.0) + 1
+    return {
+        "5 // x": (divides_a_number, (one,), 1),
+        "2 ** -1": (power_below_zero, (one, 2), 1),
+        "text": (text, (one, 1.0), 1),
+        "round": (rounded, (one, 2.5), 1),
+        "an int for a float": (by_float, (one, 2), 1),
+        "a float": (by_float, (one, 2.0), 0),
+        "a number for a tensor": (by_tensor, (one, 2), 1),
+        "a tensor": (by_tensor, (one, one), 0),
+        "an int as default": (by_default, (one,), 1),
+        "is_scripting": (knows_where_it_runs, (one,), 1),
+        "sizes": (halves, (row, 4), 0),
+        "None": (maybe, (row,), 0),
+        "optional": (maybe, (row, row), 0),
+        "optional, by name": (maybe, (row, None, 2.0), 0),
+    }
+
+
+@scripts
+@pytest.mark.parametrize("name", _programs())
+def test_a_scripted_function_keeps_its_rules(name: str) -> None:
+    made, arguments, breaks = _programs()[name]
+    scripted = _script(made)
+
+    def f(x: Tensor, *others: Any) -> Any:
+        try:
+            return scripted(x + 0, *others), x + 1
+        except (RuntimeError, TypeError) as error:
+            return type(error).__name__, x + 1
+
+    assert_same(f, *arguments, breaks=breaks)
 
 
 @pytest.mark.parametrize("bound", [0.0, -1, 0, 1.0, 2])
