@@ -157,6 +157,17 @@ def test_binary_float(name: str, dtype: torch.dtype) -> None:
     check(BINARY[name], x, y, **tolerance(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(185,), (7,), (5, 37), (), (0, 3)], ids=str)
+def test_what_is_scaled_and_added_is_rounded_once(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, y = torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)
+    largest = torch.finfo(dtype).max
+    for name in ("add", "sub", "rsub"):
+        for a, b in ((x, y), (torch.full_like(x, largest), torch.full_like(x, -largest))):
+            check(lambda a, b, name=name: getattr(torch, name)(a, b, alpha=1.3), a, b, rtol=0, atol=0)
+        check(lambda a, b, name=name: getattr(torch, name)(a * 2, b[..., :1] if b.dim() else b, alpha=-7), x, y)
+
+
 INTEGER: dict[str, Callable[..., Any]] = {
     "add": torch.add,
     "overflow": lambda x, y: x * x * x * x * y * y,
