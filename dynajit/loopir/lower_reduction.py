@@ -159,12 +159,12 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
         raise NotLowered
     if not x.shape:
         return build.result(lambda axes: convert(build.element(x, axes), dtype))
-    if x.shape[dim] == 1:  # a sum begins with 0, which a negative zero does not change
-        begun = (lambda a: apply("add", like(0, a), a)) if kind == "sum" else lambda a: a
+    on_cpu = build.program.device.type == "cpu"
+    if x.shape[dim] == 1:  # on CPUs a sum begins with 0, which a negative zero does not change
+        begun = (lambda a: apply("add", like(0, a), a)) if kind == "sum" and on_cpu else lambda a: a
         wide = compute_dtype(dtype)
         return build.result(lambda axes: begun(convert(convert(build.element(x, axes), dtype), wide)))
     dim %= len(x.shape)
-    on_cpu = build.program.device.type == "cpu"
     if on_cpu and build.out.stride()[dim] == 1 and (kind != "sum" or dtype is torch.float64):
         # Groups of neighbours are added up by themselves, which of float64 would show.
         raise NotLowered("along a row, where one product waits for the one before, eager's loop is as fast")
