@@ -1,13 +1,15 @@
 """When buffers die, and which memory is used again.
 
 In:  a plan whose steps only allocate. Out: the plan with `FreeStep`s after the last use of each buffer, and
-allocations that take over the memory of a buffer of the same size that is dead by then. Inputs are let go of too: their
-memory is whose they were, but where nobody else holds one, as what forward saved for backward, it dies there.
+allocations that take over the memory of a buffer of the same size that is dead by then, unless more memory would be in
+use at once for its being held until then. Inputs are let go of too: their memory is whose they were, but where nobody
+else holds one, as what forward saved for backward, it dies there.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Set
 from typing import Any
 
@@ -26,6 +28,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
+from dynajit.loopir.size import hint_of
 from dynajit.nested import leaves_in
 
 
@@ -47,9 +50,11 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
             dying.setdefault(final, []).append(name)
     held = _held(plan, kept)
     free: dict[int, list[str]] = {}
+    died: dict[str, int] = {}
     steps: list[Step] = []
     owned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)} - shared - held
     views_left = _views_of(plan)
+    in_use = _InUse.of(plan, views_left, dying)
     called = _called(plan) if plan.device.type != "cpu" else set()
     dead: set[str] = set(dying.get(-1, ()))
     for number, step in enumerate(plan.steps):
@@ -58,6 +63,9 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
             taken = next((name for name in reversed(pool) if not (step.buffer in held and name in called)), None)
             if taken is not None:
                 pool.remove(taken)
+                if not in_use.hold(taken, died[taken], number):
+                    taken = None  # nor is it held for what comes later
+            if taken is not None:
                 called.update({step.buffer} if taken in called else ())
             step = AllocStep(step.buffer, taken)
         steps.append(step)
@@ -68,8 +76,49 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
             # Memory is free once the buffer and all views of it are dead.
             if root in owned and dead.issuperset(views_left.family[root]):
                 owned.discard(root)
+                died[root] = number
                 free.setdefault(plan.buffers[root].nbytes, []).append(root)
     return dataclasses.replace(plan, steps=tuple(_with_frees(steps, dying)))
+
+
+@dataclasses.dataclass(slots=True)
+class _InUse:
+    """How many bytes are in use during each step if each buffer is let go of where it dies: once if inputs die with
+    their last use, as what was saved for backward, and once if they are the caller's, as weights."""
+
+    sizes: dict[str, int]
+    during: list[list[int]]
+    peaks: list[int]
+
+    @classmethod
+    def of(cls, plan: Plan, views: _Views, dying: dict[int, list[str]]) -> _InUse:
+        sizes = {name: hint_of(buffer.nbytes) for name, buffer in plan.buffers.items() if name not in views.base}
+        made: dict[str, int] = {}
+        for number, step in enumerate(plan.steps):
+            if isinstance(step, AllocStep):
+                made[step.buffer] = number
+            elif isinstance(step, ExternStep) and not step.aliases:
+                made.update({name: number for name in step.outputs if name in sizes})
+        last = {name: number for number, names in dying.items() for name in names}
+        during = []
+        for given in (plan.inputs, ()):
+            change = [0] * (len(plan.steps) + 2)
+            for name, number in ({name: 0 for name in given if name in sizes} | made).items():
+                ends = [last.get(each, len(plan.steps)) for each in views.family.get(name, {name})]
+                change[number] += sizes[name]
+                change[max(number, *ends) + 1] -= sizes[name]
+            during.append(list(itertools.accumulate(change[:-2])))
+        return cls(sizes, during, [max(each, default=0) for each in during])
+
+    def hold(self, name: str, died: int, until: int) -> bool:
+        """Keep the memory of a buffer that is dead, unless more than before were in use at once."""
+        size, between = self.sizes[name], slice(died + 1, until)
+        for during, peak in zip(self.during, self.peaks, strict=True):
+            if any(used + size > peak for used in during[between]):
+                return False
+        for during in self.during:
+            during[between] = [used + size for used in during[between]]
+        return True
 
 
 def _without_constants(plan: Plan, unread: set[str]) -> Plan:
