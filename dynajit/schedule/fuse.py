@@ -43,6 +43,7 @@ from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
 from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
+from dynajit.schedule.pieces import placed_once
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
@@ -321,7 +322,13 @@ class _Fusion:
         if len(readers) != 1:
             return False
         reader = readers[0]
-        return cost <= CHEAP_BROADCAST or _product(domain_of(reader)) <= item.numel
+        if cost <= CHEAP_BROADCAST or _product(domain_of(reader)) <= item.numel:
+            return True
+        if not self.target.cuts_loops or not placed_once(item, reader, self.reads[item]):
+            return False
+        # what is in registers now would have to be stored for it
+        held = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Group)}
+        return 2 * sum(tensor.numel for tensor in held - self.forced) <= item.numel
 
     def _branches_often(self, item: Tensor) -> bool:
         """Whether branches say for each of many places which of few elements is read, and that for several readers."""
