@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1794,
     "dynajit/interp": 4675,
     "dynajit/kept": 1383,
-    "dynajit/loopir": 6127,
+    "dynajit/loopir": 6136,
     "dynajit/report": 2728,
     "dynajit/resume": 2178,
     "dynajit/runtime": 3560,

@@ -96,6 +96,7 @@ _elementwise(partial(apply, "neg"), aten.neg.default)
 _elementwise(partial(apply, "abs"), aten.abs.default, only=lambda x: x.dtype not in (torch.uint8, torch.bool))
 for _name in ("floor", "ceil", "trunc", "round"):
     _elementwise(partial(apply, _name), getattr(aten, _name).default, only=_is_float)
+_elementwise(lambda a: apply("sub", a, apply("trunc", a)), aten.frac.default, only=_is_float)
 _elementwise(lambda a: apply("maximum", a, like(0, a)), aten.relu.default)
 
 
@@ -129,6 +130,14 @@ def _clamp(build: Builder, x: Value, low: Operand | None = None, high: Operand |
 
 for _name, _packet in (("maximum", aten.clamp_min), ("minimum", aten.clamp_max)):
     _elementwise(partial(apply, _name), getattr(aten, _name).default, _packet.default, _packet.Tensor)
+for _compared, _packet in (("ge", aten.fmax), ("le", aten.fmin)):
+    # the one that is a number, where the other is none
+    _elementwise(
+        lambda a, b, compared=_compared: select(apply("or", apply(compared, a, b), apply("ne", b, b)), a, b),
+        _packet.default,
+        only=_is_float,
+    )
+_elementwise(partial(apply, "copysign"), aten.copysign.Tensor, only=_is_float)
 
 
 # ---- arithmetic
@@ -346,7 +355,7 @@ def _sign(a: Scalar) -> Scalar:
     return select(apply("gt", a, zero), like(1, a), below)
 
 
-_elementwise(_sign, aten.sign.default, only=lambda x: x.dtype is not torch.bool)
+_elementwise(_sign, aten.sign.default, aten.sgn.default, only=lambda x: x.dtype is not torch.bool)
 
 
 def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import plan_of
+from helpers import check, plan_of
 
 import dynajit
 from dynajit.codegen.plan import Plan
 from dynajit.runtime import cpu, toolchain
+from dynajit.testing import assert_same
 
 nan, inf = math.nan, math.inf
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -215,10 +216,10 @@ def test_pow_of_special_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("function", [torch.maximum, torch.minimum, torch.fmod], ids=["maximum", "minimum", "fmod"])
-def test_pairs_of_special_values(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmod", "fmax", "fmin", "copysign"])
+def test_pairs_of_special_values(name: str, dtype: torch.dtype) -> None:
     """Of two zeros eager's maximum is the first or the second, as the length of the tensor has it."""
-    x, y = _pairs(dtype)
+    function, (x, y) = getattr(torch, name), _pairs(dtype)
     (actual,) = cpu.build(plan_of(function, x, y))(x, y)
     expected = function(x, y)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
@@ -231,6 +232,8 @@ def test_pairs_of_special_values(function: Callable[..., torch.Tensor], dtype: t
     "function",
     [
         torch.sign,
+        torch.sgn,
+        torch.frac,
         torch.isposinf,
         torch.isneginf,
         torch.relu,
@@ -255,3 +258,17 @@ def test_sign_of_integers(dtype: torch.dtype) -> None:
     x = x if dtype is torch.uint8 else torch.cat([x, -x, torch.tensor([torch.iinfo(dtype).min], dtype=dtype)])
     (actual,) = cpu.build(plan_of(torch.sign, x))(x)
     assert torch.equal(actual, x.sign()) and actual.dtype is dtype
+
+
+def test_gradients_of_distances_fuse() -> None:
+    """The sign that the gradient of an absolute value is multiplied with is part of the kernel."""
+    x, y = torch.randn(50, 20, requires_grad=True), torch.randn(50, 20)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(((x * 2 - y).abs() * y.frac()).sum(), x)[0]
+
+    assert_same(loss, x, backend="codegen", graphs=1)
+    check(lambda x, y: (x * 2 - y).sgn() * torch.copysign(x, y) + torch.fmax(x, y).frac(), x.detach(), y, kernels=1)
+    for dtype in (torch.bool, torch.complex64, torch.int32):
+        assert_same(torch.sgn, torch.ones(3, dtype=dtype), backend="codegen")
+    assert_same(torch.frac, torch.ones(3, dtype=torch.int32), backend="codegen")
