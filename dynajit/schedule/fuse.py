@@ -40,7 +40,7 @@ from dynajit.loopir.nodes import (
     scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
-from dynajit.loopir.size import is_symbolic
+from dynajit.loopir.size import hint_of, is_symbolic
 from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
 from dynajit.schedule.pieces import placed_once
@@ -59,6 +59,9 @@ BESIDE = 4
 TINY = 4096
 # So many units back a kernel is looked for that reads the same memory.
 SIBLINGS_BACK = 32
+
+# So many results of calls, each of so many bytes or more, are added up at a time.
+MOST_SUMMED, LEAST_SUMMED = 4, 1 << 14
 
 # These are kernels of their own, with what is inlined in them.
 ALONE = (Scan, Scatter)
@@ -291,6 +294,7 @@ class _Fusion:
             isinstance(item, (Reduction, Scan, Scatter))
             or item in self.forced
             or self.length[item] > split.EXPRESSION
+            or self._adds_up(item)
             or not self._worth_inlining(item, cost, len(reads))
         ):
             return False
@@ -329,6 +333,18 @@ class _Fusion:
         # what is in registers now would have to be stored for it
         held = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Group)}
         return 2 * sum(tensor.numel for tensor in held - self.forced) <= item.numel
+
+    def _adds_up(self, item: Tensor) -> bool:
+        """Is it a part of a sum of the results of many calls? Added up a few at a time they need not all be there."""
+        readers = self.readers.get(item, [])
+        if not _is_sum(item) or len(readers) != 1 or not _is_sum(readers[0]) or not self.target.adds_up_early:
+            return False
+        calls = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Call)}
+        dying = [tensor for tensor in calls if tensor.shape == item.shape and len(self.readers[tensor]) == 1]
+        if len(dying) < MOST_SUMMED or hint_of(item.numel) * item.dtype.itemsize < LEAST_SUMMED:
+            return False
+        self.apart.add(item)
+        return True
 
     def _branches_often(self, item: Tensor) -> bool:
         """Whether branches say for each of many places which of few elements is read, and that for several readers."""
@@ -602,6 +618,10 @@ def _parts(group: Group, points: Sequence[int]) -> Iterator[Group]:
         yield Group(
             shape, outer, group.members[start:end], rows, [], set(group.before), group.first, group.last, piece=True
         )
+
+
+def _is_sum(item: Tensor) -> bool:
+    return isinstance(item, Pointwise) and isinstance(item.body, Op) and item.body.name == "add"
 
 
 def _updates_input(item: Tensor) -> bool:

@@ -26,6 +26,7 @@ class KernelTarget:
     `stores_in_place`: what is copied to an input at the end is stored there at once where that is safe.
     `reads_first`: a kernel without reductions reads what it stores over, at each place, before it stores there; kernels
     and calls may raise for what they are given.
+    `adds_up_early`: what calls gave is added up a few results at a time, for the memory that they need.
     `cuts_loops`: what is put together from pieces is computed by a loop for each.
     `few_rows`, `long_row`: reductions of fewer rows than the one, each longer than the other, do not fill the machine
     if a row is one worker's; 0: they do, the printer sees to it. `few_columns`, `long_column`: the same where a worker
@@ -39,6 +40,7 @@ class KernelTarget:
     stores_in_place: bool = False
     reads_first: bool = False
     cuts_loops: bool = False
+    adds_up_early: bool = False
     few_rows: int = 0
     long_row: int = 0
     few_columns: int = 0
@@ -54,7 +56,7 @@ class KernelTarget:
         return rows < self.few_rows and length > self.long_row
 
 
-CPU = KernelTarget("cpu", keeps_rows=True, stores_in_place=True, reads_first=True, cuts_loops=True)
+CPU = KernelTarget("cpu", keeps_rows=True, stores_in_place=True, reads_first=True, cuts_loops=True, adds_up_early=True)
 # Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole. Where
 # rows lie across memory one program has 16 of them at least, and 512 elements of those fit it.
 CUDA = KernelTarget(

@@ -80,3 +80,14 @@ def test_transposed_consumer_of_a_stored_tensor_has_its_own_kernel() -> None:
         return a, a.t() + a
 
     assert len(kernels(function, y)) == 2
+
+
+def test_sums_of_calls_are_made_a_few_at_a_time() -> None:
+    """All but the last, which what follows joins."""
+    steps, w = torch.randn(12, 64, 64), torch.randn(64, 64)
+
+    def normed(steps: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = sum(step @ w for step in steps)
+        return total / total.square().mean(1, keepdim=True).sqrt()
+
+    assert [len(kernels(normed, steps[:count], w)) for count in (3, 4, 12)] == [1, 1, 3]
