@@ -30,6 +30,7 @@ _SAME_ELEMENTS = (
     *(aten.clone.default, aten.detach.default, aten._to_copy.default, aten.view.default, aten._unsafe_view.default),
     *(aten.slice.Tensor, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default),
 )
+_TRIANGLES = (aten.tril.default, aten.triu.default)
 _FACTORS = (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
 # Where these look at a value, one that is off by a rounding makes a gradient of another size.
 _JUMPS = {
@@ -138,7 +139,37 @@ def _scaled(saved: SavedTensors, node: Node) -> Node | None:
     return saved.in_backward(node.target, *(given if arg is x else arg for arg in node.args), **node.kwargs)
 
 
-_MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax, _scaled)
+def _triangle(saved: SavedTensors, node: Node) -> Node | None:
+    """A triangle of what is computed element by element of what lives, as of the decays between steps of a sequence.
+    The partitioner knows no triangles."""
+    if node.target not in _TRIANGLES:
+        return None
+    first, *rest = node.args
+    if not isinstance(first, Node) or not _can_be_made(saved, first):
+        return None
+    return saved.in_backward(node.target, _made_again(saved, first, {}), *rest)
+
+
+def _can_be_made(saved: SavedTensors, node: Node, left: int = 6) -> bool:
+    """Whether a few operations give it, element by element, of what lives."""
+    if _lives(saved, node) is not None:
+        return True
+    own = left > 0 and is_pointwise(node) and not facts(node.target).draws
+    return own and all(_can_be_made(saved, x, left - 1) for x in node.all_input_nodes)
+
+
+def _made_again(saved: SavedTensors, node: Node, made: dict[Node, Node]) -> Node:
+    if node not in made:
+        read = _lives(saved, node)
+        if read is None:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda x: _made_again(saved, x, made))
+            made[node] = saved.in_backward(node.target, *args, **kwargs)
+        else:
+            made[node] = read()
+    return made[node]
+
+
+_MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax, _scaled, _triangle)
 
 
 def _lives(saved: SavedTensors, node: Node) -> Callable[[], Node] | None:

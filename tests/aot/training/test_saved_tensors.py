@@ -230,3 +230,31 @@ def test_scores_may_be_written_before_backward(backend, write):
     eager = run(classify)
     for _ in range(3):
         torch.testing.assert_close(run(compiled), eager)
+
+
+@pytest.mark.parametrize("triangle", [torch.tril, torch.triu])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_triangles_of_decays(kept, backend, triangle):
+    """They are computed again, of the sums that are kept."""
+
+    def fn(gates, scores):
+        total = F.logsigmoid(gates).cumsum(-1)
+        return triangle((total[:, None] - total[None]).clamp(max=0).exp(), 1) * scores
+
+    gates, scores = torch.randn(50), torch.randn(50, 50)
+    expected = gradients(fn, gates, scores)
+    actual = gradients(dynajit.compile(fn, backend=backend), gates, scores)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert kept[0] <= 4 * 50 * 4, kept
+
+
+def test_triangles_of_products_are_kept(kept):
+    """A product is no less than the triangle."""
+
+    def fn(x, y):
+        return (torch.tril(x @ y) * y).tanh()
+
+    x, y = torch.randn(40, 40), torch.randn(40, 40)
+    actual = gradients(dynajit.compile(fn, backend="codegen"), x, y)
+    torch.testing.assert_close(actual, gradients(fn, x, y), rtol=1e-4, atol=1e-5)
+    assert kept == [40 * 40 * 4]
