@@ -67,6 +67,8 @@ TILED_POINTS = 4096
 # Elements of a loop that fill a vector, or several. Short rows of less than so many go by columns instead, if these lie
 # no further apart in memory than this and fill vectors better, or are so many.
 VECTOR, SHORT_ROW, NEAR, MANY = 16, 32, 64, 64
+# Where little is done with them, those of so many and more fill vectors well enough.
+LIGHT_ROW, LIGHT_COST = 24, 8
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
 # Where memory that is handed on in part begins: at multiples of so many bytes. Of less than this none is.
@@ -644,12 +646,21 @@ class _Draft:
             steps = [stride_of(address, a) for _, address in reads]
             return all(step is not None and hint_of(step) <= NEAR for step in steps)
 
-        if self.target.keeps_rows and hint_of(points_of(tuple(inner))) < SHORT_ROW:
+        if self.target.keeps_rows and hint_of(points_of(tuple(inner))) < (LIGHT_ROW if self._is_light() else SHORT_ROW):
             near = [a for a in reversed(among) if (fills(a) > fills(row) or hint_of(a.size) >= MANY) and is_near(a)]
             if near:
                 return max(near, key=lambda a: (fills(a), lies_along(a)))
         found = max(reversed(among), key=lies_along, default=None)
         return found if found is not None and lies_along(found) > lies_along(row) else None
+
+    def _is_light(self) -> bool:
+        """Is there one sum or extreme of each row, and nothing but cheap operations with it for each element? To turn
+        what is read and stored takes longer then than to reduce within vectors."""
+        members = self.group.members
+        if sum(isinstance(member, Reduction) for member in members) > 1 or self.group.rows.issuperset(members):
+            return False
+        nodes = (node for member in members for node in scalars_in(self._body(member)) if isinstance(node, Op))
+        return sum(OPS[node.name].cost for node in nodes) <= LIGHT_COST
 
     def _full_reads(self) -> list[tuple[Tensor, Index]]:
         """What reductions and full members read from memory, and where."""
