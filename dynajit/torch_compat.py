@@ -22,9 +22,6 @@ import torch.fx._lazy_graph_module
 from torch.fx.experimental import _config as _symbol_config
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dynajit.process_state import changed
-from dynajit.torch_warnings import unwarned
-
 # Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
 FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float().item() == 448
 
@@ -168,9 +165,13 @@ def group_store() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-# Inside, AOTAutograd's graphs get their Python code when they are called: they are copied and rewritten many times, and
-# hardly ever called.
-LAZY_GRAPHS = changed((torch.fx._lazy_graph_module, "_use_lazy_graph_module_flag", True))
+@functools.cache
+def lazy_graphs() -> Any:
+    """Inside, AOTAutograd's graphs get their Python code when they are called: they are copied and rewritten many
+    times, and hardly ever called."""
+    from dynajit.process_state import changed  # needs the extension, of which `check` tells first
+
+    return changed((torch.fx._lazy_graph_module, "_use_lazy_graph_module_flag", True))
 
 
 class _Here(threading.local):
@@ -186,6 +187,7 @@ _here = _Here()
 @functools.cache
 def _replaceable(owner: Any, names: tuple[str, ...]) -> Any:
     """Inside, these functions may have others in their place in each thread."""
+    from dynajit.process_state import changed
 
     def chosen(name: str) -> Callable[..., Any]:
         given, key = getattr(owner, name), (owner, name)
@@ -253,6 +255,8 @@ def effects_in_place(stays: Callable[[Any], bool]) -> contextlib.AbstractContext
 def failures_unreported() -> contextlib.AbstractContextManager[Any]:
     """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever
     traces it goes another way."""
+    from dynajit.torch_warnings import unwarned
+
     return unwarned("Error detected in")
 
 

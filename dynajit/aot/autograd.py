@@ -269,7 +269,7 @@ def _aot_autograd(
         torch_compat.graphs_shown_on_demand(),
         torch_compat.failures_unreported(),
         torch_compat.effects_in_place(only_acts),
-        torch_compat.LAZY_GRAPHS,
+        torch_compat.lazy_graphs(),
         tracing(halves.context),
     ):
         return _again_if_asked(

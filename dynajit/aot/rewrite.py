@@ -64,7 +64,7 @@ class Copy:
         """The module of the graph, which has its output. Its Python is generated when someone calls it, which of ATen
         graphs most backends never do."""
         if any("val" in node.meta for node in self.graph.find_nodes(op="placeholder")):
-            with torch_compat.LAZY_GRAPHS:
+            with torch_compat.lazy_graphs():
                 made = _make_graph_module(self.gm, self.graph)
         else:
             made = torch_compat.graph_module(self.gm, self.graph)

@@ -453,7 +453,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def graph_module(self) -> torch.fx.GraphModule:
         eliminate_dead_code(self.graph)
         # Most backends never call the module, so its Python is generated when someone does.
-        with torch_compat.LAZY_GRAPHS:
+        with torch_compat.lazy_graphs():
             return _make_graph_module(self.attributes, self.graph)
 
 

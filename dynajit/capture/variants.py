@@ -119,8 +119,6 @@ class _Misses:
         # and what it was given, of these variants
         self._given: collections.Counter[Source] = collections.Counter()
         self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
-        # of them those of variants that were never run again
-        self._lone: dict[CallSource, set[int]] = collections.defaultdict(set)
         # where an object of a value of its own was relied on
         self._made: set[Source] = set()
         # where no symbol can help, so that fewer variants are enough
@@ -149,8 +147,6 @@ class _Misses:
         if outgrown is not None:
             length, count = outgrown
             self._lengths[length].add(count)
-            if fresh:
-                self._lone[length].add(count)
             if self._is_kept(length, changes if fresh else ()):
                 self._hopeless.add(length)
         if source is not None and guard.kind == "PREDICATE":
@@ -169,7 +165,6 @@ class _Misses:
             or ((source in self._lengths or source in self._made) and seen.is_result(source))
         ]
         found += [source for source, n in self._given.items() if n >= MANY_STATES and source in expected]
-        found += [length for length, counts in self._lone.items() if len(counts) >= MANY_STATES]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]
 
@@ -201,7 +196,12 @@ def restless_places(own: list[_C.Variant], last: bool) -> set[Place]:
                 ways[place][way] = ways[place].get(way, False) or bool(variant.hits)
     last = last or alone >= MANY_STATES
     known = ((place, found) for place, found in ways.items() if len(found) > 1)
-    return {place for place, found in known if _are_many(found, place[0]) or (last and not place[0])}
+    # what is gone again each way, such as a prompt's and a token's, is as many variants as there are ways
+    return {
+        place
+        for place, found in known
+        if _are_many(found, place[0]) or (last and not place[0] and not all(found.values()))
+    }
 
 
 def _are_many(ways: Mapping[tuple[Any, ...], bool], of_type: bool) -> bool:

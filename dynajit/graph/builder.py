@@ -100,7 +100,8 @@ _FROM = "from"
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """What autograd has it as a view of, or the tensor itself."""
-    base = tensor._base if tensor._is_view() else None
+    with torch._C.DisableTorchFunctionSubclass():
+        base = tensor._base if tensor._is_view() else None
     return tensor if base is None else base
 
 

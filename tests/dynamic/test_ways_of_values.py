@@ -239,18 +239,18 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] =
     "a tree": (lambda x, node: x * leaves(node), tree, 9, 2),
     "a tree walked": (walked, tree, 9, 4),
     "fibonacci": (lambda x, v: x * fibonacci(v[0] % 8), numbers, 11, 8),
-    "lists of all lengths": (lambda x, v: x * sum(v[-3:]), lambda call: numbers(call, 1 + call % 9), 6, 2),
+    "lists of all lengths": (lambda x, v: x * sum(v[-3:]), lambda call: numbers(call, 1 + call % 9), 8, 4),
     "dictionaries of all keys": (
         lambda x, d: x * sum(d.values()),
         lambda call: {f"k{n}": n for n in numbers(call)},
-        6,
-        2,
+        8,
+        4,
     ),
     "arguments of all names": (
         lambda x, d: entered(x, **d),
         lambda call: {f"k{n}": n for n in numbers(call, 2)},
+        18,
         14,
-        10,
     ),
     "items filtered": (lambda x, i: x * sum(item.size for item in i if item.score > 0.5), items, 10, 1),
 }

@@ -16,7 +16,7 @@ from dynajit.exc import ConfigError
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors.torch_state import SETTINGS
+from dynajit.values.tensors.torch_state import OF_THREADS, SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,3 +88,4 @@ def set_errors_model(tx: Tracer, errors: Value) -> None:
 
 
 SETTINGS.append((set_errors, are_errors, ()))
+OF_THREADS.add(are_errors)
