@@ -100,7 +100,10 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     if empty is not None:
         return f"{func}: {empty}"
     if func is _SELECTED:
-        torch.ops.aten.select.int(args[0], *args[2:])  # which says so where there is no such place
+        torch.ops.aten.select.int(args[0], *args[2:])  # which says so where there is no such place, but for torch 2.11
+        size, place = args[0].shape[args[2]], args[3]
+        if type(place) is int and not -size <= place < size:
+            return f"{func}: there is no place {place} among {size}"
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
