@@ -158,7 +158,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "tracing": one_at_a_time,
     "functions": torch_compat.generators_untouched,
     "several functions": torch_compat.graphs_shown_on_demand,
-    "lazy graphs": lambda: torch_compat.LAZY_GRAPHS,
+    "lazy graphs": torch_compat.lazy_graphs,
 }
 
 
