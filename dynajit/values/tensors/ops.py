@@ -196,7 +196,7 @@ class _Operation:
         positional, named = self.fakes
         unbiased = named.get("unbiased", next((each for each in positional if type(each) is bool), None))
         correction = named.get("correction", unbiased)
-        count = 1 if correction is None else correction
+        count = 1 if correction is None else +correction  # no bool, which torch 2.11 multiplies no symbol by
         too_few = self.tensors[0].numel() <= count * _tensors_in(result)[0].numel()
         # sizes that vary are 2 at least
         return bool(too_few) if count > 1 else statically_known_true(too_few)
