@@ -409,6 +409,12 @@ def takes_writes(tensor: torch.Tensor) -> bool:
         return not refused and torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What autograd has it as a view of; no class that overrides torch's functions is asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor._base if tensor._is_view() else None
+
+
 def is_lost_by_writes(tensor: torch.Tensor) -> bool:
     """Whether it is a view, such as one of several made by one operation, of which autograd can't tell where it comes
     from once its memory was written and there is a history."""

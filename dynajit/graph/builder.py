@@ -100,8 +100,7 @@ _FROM = "from"
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """What autograd has it as a view of, or the tensor itself."""
-    with torch._C.DisableTorchFunctionSubclass():
-        base = tensor._base if tensor._is_view() else None
+    base = torch_compat.base_of(tensor)
     return tensor if base is None else base
 
 

@@ -309,7 +309,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
 
 def _base_has_its_gradient(mode: FakeTensorMode, real: torch.Tensor) -> None:
     """torch wants a view's base to have a gradient where the real one has; an ordinary base got none."""
-    base = real._base if real._is_view() else None
+    base = torch_compat.base_of(real)
     if base is None or not base.is_leaf or base.grad is None:
         return
     fake = fake_of(mode, base)

@@ -221,7 +221,7 @@ class Shapes:
             torch._C._set_neg(fake, real.is_neg())
             if real.requires_grad:
                 fake.requires_grad_()
-                base = real._base if real._is_view() else None
+                base = torch_compat.base_of(real)
                 if base is not None and base.is_leaf and base.requires_grad:
                     fake = torch.ops.aten.alias.default(fake)  # a view of a leaf: no write to it joins the graph
                 elif not real.is_leaf:

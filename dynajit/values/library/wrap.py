@@ -270,7 +270,7 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
         return "one of gradients that are batched (is_grads_batched)"
     if not has_history(obj):
         return "a view that outlived a write to its base"
-    whole = obj._base if obj._is_view() else None
+    whole = torch_compat.base_of(obj)
     if whole is not None:
         if type(whole).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
             return f"a view of a {type(whole).__name__}"
