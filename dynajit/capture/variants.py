@@ -70,10 +70,13 @@ class VariantData:
 
 
 def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
-    """How many of the variants are for calls that give other keyword arguments by `**kwargs`, and come again."""
+    """How many of the variants are for calls that give other keyword arguments by `**kwargs`, and come again: to a
+    variant that was run again, or to one more, such as that for other sizes."""
     held = [(tuple(variant.data.role), variant.hits) for variant in own if isinstance(variant.data, VariantData)]
-    come_again = {role for role, hits in held if hits}
-    return sum(not all(guard.check(values[place]) for place, guard in role) for role, _ in held if role in come_again)
+    uses: collections.Counter[tuple[tuple[int, Guard], ...]] = collections.Counter()
+    for role, hits in held:
+        uses[role] += 1 + bool(hits)
+    return sum(uses[role] > 1 and not all(guard.check(values[place]) for place, guard in role) for role, _ in held)
 
 
 def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
