@@ -70,6 +70,19 @@ def test_images_cut_in_patches(bias: bool, layout: torch.memory_format) -> None:
     compile_all(plan)
 
 
+@pytest.mark.parametrize(("dtype", "channels", "turned"), [("float32", 3, 0), ("float32", 4, 2), ("bfloat16", 3, 2)])
+def test_images_of_few_channels(dtype: str, channels: int, turned: int) -> None:
+    """They are left as they come where all of a graph's convolutions are of such ones: cuDNN would use TF32."""
+
+    def two(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (F.conv2d(x, w, stride=4) * F.conv2d(y, w, stride=4)).sum((2, 3))
+
+    inputs = (torch.randn(2, channels, 16, 16), torch.randn(2, channels, 16, 16), torch.randn(16, channels, 4, 4))
+    gm, _ = trace(two, *(x.to(getattr(torch, dtype)) for x in inputs))
+    found = with_layouts(gm).graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    assert sum(node.args[0].meta["val"].stride(1) == 1 for node in found) == turned
+
+
 def channels_last(size: int, kernel: int, groups: int, training: bool) -> list[bool]:
     """Of each of three convolutions, the second with groups: whether its images come with their channels last."""
     w1, w2, w3 = randn(16, 3, 1, 1), randn(16, 16 // groups, kernel, kernel), randn(16, 16, 1, 1)

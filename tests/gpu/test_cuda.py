@@ -202,6 +202,25 @@ def test_attention_behind_a_mask_of_numbers_on_the_device(filled: Callable[..., 
     torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
 
 
+def test_patches_of_float32_pictures_are_as_exact_as_eagers() -> None:
+    """cuDNN may round to TF32, and does so with channels last where it does not without."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        patches = torch.nn.functional.conv2d(x, w, stride=16).flatten(2).transpose(1, 2)
+        return (torch.nn.functional.gelu(patches) @ v).square().mean()
+
+    shapes = ((2, 3, 224, 224), (192, 3, 16, 16), (192, 64))
+    x, w, v = (torch.randn(*shape, device="cuda") / shape[-1] for shape in shapes)
+    found = []
+    for fn, dtype in ((loss, torch.float64), (loss, torch.float32), (dynajit.compile(loss), torch.float32)):
+        last = v.to(dtype).requires_grad_()
+        fn(x.to(dtype), w.to(dtype).requires_grad_(), last).backward()
+        assert last.grad is not None
+        found.append(last.grad.double())
+    exact, expected, actual = found
+    assert (actual - exact).norm() <= 2 * (expected - exact).norm() + 1e-5 * exact.norm()
+
+
 @pytest.mark.parametrize("causal", (False, True))
 def test_attention_written_by_hand(causal: bool) -> None:
     """At least as close to float64 as eager's."""

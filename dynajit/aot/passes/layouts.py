@@ -38,6 +38,9 @@ COPY, ACROSS, ROWS = 2.0, 0.5, 3.0
 MAX_WEIGHT = 2
 # The fewest channels, of what is given or made, that a GPU's convolution takes channels last for.
 FEWEST_CHANNELS = 16
+# The fewest of a float32 image that a convolution is faster for with them last (patches of pictures: 0.6 to 1.0 times
+# as fast on an H100, and rounded to TF32, which cuDNN does not do with the order that they have).
+FEWEST_FLOAT32 = 4
 # By type of device: how many dimensions convolutions have that want their channels last, and whether they do in
 # training, too: on GPUs steps of classifiers take 0.56 to 0.98 of the time (`benchmarks/results/gpu_rows.md`).
 RANKS = {"cpu": (4,), "cuda": (4,)}
@@ -175,6 +178,8 @@ def _convolutions(graph: Graph, training: bool) -> frozenset[Node]:
     every = [node for target in _CONVOLUTIONS for node in graph.find_nodes(op="call_function", target=target)]
     found = [node for node in every if _is_of_images(node, training)]
     gpu = [node for node in found if _device(node) == "cuda"]
+    if all(_is_narrow(node) for node in gpu):
+        found = [node for node in found if node not in gpu]
     if training and len(gpu) < sum(_device(node) == "cuda" for node in every):
         found = [node for node in found if node not in gpu]  # turning images back for the others, both ways, costs more
     if len(gpu) == 1 and order_of(value_of(_images(gpu[0])[0])) != _last_order(value_of(_images(gpu[0])[0])):
@@ -219,6 +224,12 @@ def _is_of_images(node: Node, training: bool) -> bool:
     grouped = groups != 1 and not (weight.shape[1] == 1 and whole)
     enough = max(weight.shape[:2]) >= FEWEST_CHANNELS
     return bool(torch.backends.cudnn.enabled and fast and not grouped and enough)
+
+
+def _is_narrow(node: Node) -> bool:
+    """Whether a GPU's convolution gains nothing by channels last, alone."""
+    images = value_of(_images(node)[-1])
+    return images.dtype is torch.float32 and images.shape[1] < FEWEST_FLOAT32
 
 
 def _pays_on_cpu(node: Node) -> bool:
