@@ -53,28 +53,8 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
-static int variant_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Variant *self = (Variant *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->guards);
-    Py_VISIT(self->function);
-    Py_VISIT(self->globals);
-    Py_VISIT(self->key);
-    Py_VISIT(self->data);
-    return 0;
-}
-
-static int variant_clear(PyObject *object)
-{
-    Variant *self = (Variant *)object;
-    Py_CLEAR(self->guards);
-    Py_CLEAR(self->function);
-    Py_CLEAR(self->globals);
-    Py_CLEAR(self->key);
-    Py_CLEAR(self->data);
-    return 0;
-}
+#define VARIANT_FIELDS(apply) apply(guards) apply(function) apply(globals) apply(key) apply(data)
+DJ_HOLDS(Variant, variant, VARIANT_FIELDS)
 
 static PyMemberDef variant_members[] = {
     {"guards", T_OBJECT, offsetof(Variant, guards), READONLY, "The GuardProgram."},
@@ -101,12 +81,7 @@ static PyType_Slot variant_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec variant_spec = {
-    .name = "dynajit._C.Variant",
-    .basicsize = sizeof(Variant),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = variant_slots,
-};
+static PyType_Spec variant_spec = DJ_CLASS(Variant, "Variant", DJ_COLLECTED, variant_slots);
 
 /* ---- the state of a code object ---- */
 
@@ -279,23 +254,16 @@ static PyObject *mark(PyObject *object, unsigned flags)
     Py_RETURN_NONE;
 }
 
-static PyObject *mark_skip(PyObject *module, PyObject *code)
-{
-    (void)module;
-    return mark(code, DJ_SKIP);
-}
+#define MARKING(name, flags)                                \
+    static PyObject *name(PyObject *module, PyObject *code) \
+    {                                                       \
+        (void)module;                                       \
+        return mark(code, flags);                           \
+    }
 
-static PyObject *mark_ours(PyObject *module, PyObject *code)
-{
-    (void)module;
-    return mark(code, DJ_OURS);
-}
-
-static PyObject *mark_run_only(PyObject *module, PyObject *code)
-{
-    (void)module;
-    return mark(code, DJ_RUN_ONLY);
-}
+MARKING(mark_skip, DJ_SKIP)
+MARKING(mark_ours, DJ_OURS)
+MARKING(mark_run_only, DJ_RUN_ONLY)
 
 static PyObject *code_flags(PyObject *module, PyObject *object)
 {

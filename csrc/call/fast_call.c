@@ -226,36 +226,10 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    CompiledFunction *self = (CompiledFunction *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->function);
-    Py_VISIT(self->callback);
-    Py_VISIT(self->config);
-    Py_VISIT(self->key);
-    Py_VISIT(self->reduce);
-    Py_VISIT(self->recorded);
-    Py_VISIT(self->inlined);
-    Py_VISIT(self->dict);
-    Py_VISIT(self->known_code);
-    return 0;
-}
-
-static int compiled_clear(PyObject *object)
-{
-    CompiledFunction *self = (CompiledFunction *)object;
-    Py_CLEAR(self->function);
-    Py_CLEAR(self->callback);
-    Py_CLEAR(self->config);
-    Py_CLEAR(self->key);
-    Py_CLEAR(self->reduce);
-    Py_CLEAR(self->recorded);
-    Py_CLEAR(self->inlined);
-    Py_CLEAR(self->dict);
-    Py_CLEAR(self->known_code);
-    return 0;
-}
+#define COMPILED_FIELDS(apply)                                                  \
+    apply(function) apply(callback) apply(config) apply(key) apply(reduce)      \
+    apply(recorded) apply(inlined) apply(dict) apply(known_code)
+DJ_HOLDS(CompiledFunction, compiled, COMPILED_FIELDS)
 
 static PyObject *compiled_descr_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
@@ -384,13 +358,8 @@ static PyType_Slot compiled_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec compiled_spec = {
-    .name = "dynajit._C.CompiledFunction",
-    .basicsize = sizeof(CompiledFunction),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
-        | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = compiled_slots,
-};
+static PyType_Spec compiled_spec =
+    DJ_CLASS(CompiledFunction, "CompiledFunction", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, compiled_slots);
 
 static PyObject *set_force_eager(PyObject *module, PyObject *value)
 {

@@ -93,21 +93,8 @@ static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return (PyObject *)self;
 }
 
-static int graph_call_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(((GraphCall *)object)->function);
-    Py_VISIT(((GraphCall *)object)->dict);
-    return 0;
-}
-
-static int graph_call_clear(PyObject *object)
-{
-    Py_CLEAR(((GraphCall *)object)->function);
-    Py_CLEAR(((GraphCall *)object)->name);
-    Py_CLEAR(((GraphCall *)object)->dict);
-    return 0;
-}
+#define GRAPH_CALL_FIELDS(apply) apply(function) apply(name) apply(dict)
+DJ_HOLDS(GraphCall, graph_call, GRAPH_CALL_FIELDS)
 
 static PyObject *graph_call_repr(PyObject *self)
 {
@@ -143,12 +130,8 @@ static PyType_Slot graph_call_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec graph_call_spec = {
-    .name = "dynajit._C.GraphCall",
-    .basicsize = sizeof(GraphCall),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = graph_call_slots,
-};
+static PyType_Spec graph_call_spec =
+    DJ_CLASS(GraphCall, "GraphCall", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, graph_call_slots);
 
 int dj_graph_call_init(PyObject *module)
 {

@@ -242,14 +242,13 @@ static PyObject *tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+#define TAPE_FIELDS(apply) apply(given) apply(constants) apply(globals) apply(code)
+
 static int tape_traverse(PyObject *object, visitproc visit, void *arg)
 {
     GraphTape *self = (GraphTape *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->given);
-    Py_VISIT(self->constants);
-    Py_VISIT(self->globals);
-    Py_VISIT(self->code);
+    TAPE_FIELDS(DJ_VISIT_FIELD)
     for (Py_ssize_t i = 0; i < self->n_steps; i++) {
         Py_VISIT(self->steps[i].callable);
     }
@@ -269,10 +268,7 @@ static int tape_clear(PyObject *object)
         PyMem_Free(steps[i].operands);
     }
     PyMem_Free(steps);
-    Py_CLEAR(self->given);
-    Py_CLEAR(self->constants);
-    Py_CLEAR(self->globals);
-    Py_CLEAR(self->code);
+    TAPE_FIELDS(DJ_CLEAR_FIELD)
     return 0;
 }
 
@@ -307,12 +303,7 @@ static PyType_Slot tape_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec tape_spec = {
-    .name = "dynajit._C.GraphTape",
-    .basicsize = sizeof(GraphTape),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = tape_slots,
-};
+static PyType_Spec tape_spec = DJ_CLASS(GraphTape, "GraphTape", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, tape_slots);
 
 int dj_graph_tape_init(PyObject *module)
 {

@@ -2,6 +2,7 @@
  *
  * In: a cubin, the name of a kernel in it, its shared memory and threads. Out: an object that plans launch. */
 #include "gpu/cuda_driver.h"
+#include "python/heap_type.h"
 
 #include <dlfcn.h>
 
@@ -167,13 +168,7 @@ PyType_Slot kernel_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec kernel_spec = {
-    "dynajit._C.GpuKernel",
-    sizeof(KernelObject),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    kernel_slots,
-};
+PyType_Spec kernel_spec = DJ_CLASS(KernelObject, "GpuKernel", DJ_COLLECTED, kernel_slots);
 
 PyMethodDef functions[] = {
     {"open_cuda_driver", open_driver_at, METH_O,
@@ -263,9 +258,6 @@ void load_unaligned(GpuKernel *kernel)
 extern "C" int dj_cuda_driver_init(PyObject *module)
 {
     using namespace dynajit;
-    kernel_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &kernel_spec, nullptr));
-    if (kernel_type == nullptr || PyModule_AddType(module, kernel_type) < 0) {
-        return -1;
-    }
-    return PyModule_AddFunctions(module, functions);
+    kernel_type = dj_add_type(module, &kernel_spec);
+    return kernel_type != nullptr ? PyModule_AddFunctions(module, functions) : -1;
 }

@@ -4,6 +4,7 @@
  * torch's C++ state: no Python runs unless a torch-function or dispatch mode is active. To guard one more mode: one line
  * in `fields`. */
 #include "guards/guards.h"
+#include "python/heap_type.h"
 
 #include <cstdint>
 #include <cstring>
@@ -458,9 +459,7 @@ PyType_Slot state_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec state_definition = {
-    "dynajit._C.GlobalState", sizeof(GlobalState), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, state_slots,
-};
+PyType_Spec state_definition = DJ_CLASS(GlobalState, "GlobalState", Py_TPFLAGS_IMMUTABLETYPE, state_slots);
 
 } // namespace
 
@@ -507,6 +506,6 @@ bool dj_fx_is_tracing(void)
 extern "C" int dj_global_state_init(PyObject *module)
 {
     device_name = PyUnicode_InternFromString("device");
-    state_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &state_definition, nullptr));
-    return device_name != nullptr && state_type != nullptr ? PyModule_AddType(module, state_type) : -1;
+    state_type = dj_add_type(module, &state_definition);
+    return device_name != nullptr && state_type != nullptr ? 0 : -1;
 }

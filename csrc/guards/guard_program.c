@@ -145,35 +145,19 @@ static int payload_integer(Instruction *instruction, PyObject *payload, Py_ssize
     return instruction->number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int payload_tuple(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
-{
-    (void)n_slots;
-    return expect(PyTuple_CheckExact(payload), instruction, payload, "a tuple");
-}
+/* A payload of one class, which is all that is asked of it. */
+#define PAYLOAD_OF(name, is_right, what)                                                              \
+    static int payload_##name(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)        \
+    {                                                                                                 \
+        (void)n_slots;                                                                                \
+        return expect(is_right(payload), instruction, payload, what);                                 \
+    }
 
-static int payload_dict(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
-{
-    (void)n_slots;
-    return expect(PyDict_CheckExact(payload), instruction, payload, "a dict");
-}
-
-static int payload_weak(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
-{
-    (void)n_slots;
-    return expect(PyWeakref_CheckRef(payload), instruction, payload, "a weak reference");
-}
-
-static int payload_tensor_spec(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
-{
-    (void)n_slots;
-    return expect(dj_is_tensor_spec(payload), instruction, payload, "a TensorSpec");
-}
-
-static int payload_global_state(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
-{
-    (void)n_slots;
-    return expect(dj_is_global_state(payload), instruction, payload, "a GlobalState");
-}
+PAYLOAD_OF(tuple, PyTuple_CheckExact, "a tuple")
+PAYLOAD_OF(dict, PyDict_CheckExact, "a dict")
+PAYLOAD_OF(weak, PyWeakref_CheckRef, "a weak reference")
+PAYLOAD_OF(tensor_spec, dj_is_tensor_spec, "a TensorSpec")
+PAYLOAD_OF(global_state, dj_is_global_state, "a GlobalState")
 
 static int payload_slots(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
 {
@@ -475,12 +459,7 @@ static PyType_Slot program_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec program_spec = {
-    .name = "dynajit._C.GuardProgram",
-    .basicsize = sizeof(GuardProgram),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = program_slots,
-};
+static PyType_Spec program_spec = DJ_CLASS(GuardProgram, "GuardProgram", DJ_COLLECTED, program_slots);
 
 int dj_guard_program_init(PyObject *module)
 {

@@ -3,6 +3,7 @@
  * In: an example tensor, and which of its sizes and strides may vary. Out: whether another tensor has the same class,
  * dispatch keys, dtype, device, requires_grad, sizes and strides, and has a history. About 10 ns; no Python runs. */
 #include "guards/guards.h"
+#include "python/heap_type.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -190,30 +191,16 @@ PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return reinterpret_cast<PyObject *>(self);
 }
 
-int spec_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(reinterpret_cast<TensorSpec *>(object)->type);
-    return 0;
-}
-
-int spec_clear(PyObject *object)
-{
-    Py_CLEAR(reinterpret_cast<TensorSpec *>(object)->type);
-    return 0;
-}
+#define SPEC_FIELDS(apply) apply(type)
+DJ_HOLDS(TensorSpec, spec, SPEC_FIELDS)
 
 void spec_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    spec_clear(object);
     TensorSpec *self = reinterpret_cast<TensorSpec *>(object);
     if (self->numbers != self->few) {
         delete[] self->numbers;
     }
-    type->tp_free(object);
-    Py_DECREF(type);
+    dj_dealloc(object);
 }
 
 /* ---- reading back ---- */
@@ -314,13 +301,7 @@ PyType_Slot spec_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec spec_definition = {
-    "dynajit._C.TensorSpec",
-    sizeof(TensorSpec),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    spec_slots,
-};
+PyType_Spec spec_definition = DJ_CLASS(TensorSpec, "TensorSpec", DJ_COLLECTED, spec_slots);
 
 } // namespace
 
@@ -464,6 +445,6 @@ extern "C" int dj_tensor_view_init(PyObject *module)
     if (PyModule_AddFunctions(module, module_functions) < 0) {
         return -1;
     }
-    spec_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &spec_definition, nullptr));
-    return spec_type != nullptr ? PyModule_AddType(module, spec_type) : -1;
+    spec_type = dj_add_type(module, &spec_definition);
+    return spec_type != nullptr ? 0 : -1;
 }

@@ -9,6 +9,7 @@
  * memory of their own. A call that does not fit gives NotImplemented. */
 #include "plan/graph_memory.h"
 #include "plan/plan_executor.h"
+#include "python/heap_type.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -777,13 +778,7 @@ PyType_Slot replay_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec replay_spec = {
-    "dynajit._C.GraphReplay",
-    sizeof(ReplayObject),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    replay_slots,
-};
+PyType_Spec replay_spec = DJ_CLASS(ReplayObject, "GraphReplay", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, replay_slots);
 
 } // namespace
 } // namespace dynajit
@@ -791,6 +786,6 @@ PyType_Spec replay_spec = {
 extern "C" int dj_graph_replay_init(PyObject *module)
 {
     using namespace dynajit;
-    replay_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &replay_spec, nullptr));
-    return replay_type != nullptr ? PyModule_AddType(module, replay_type) : -1;
+    replay_type = dj_add_type(module, &replay_spec);
+    return replay_type != nullptr ? 0 : -1;
 }

@@ -465,13 +465,7 @@ PyType_Slot executor_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec executor_spec = {
-    "dynajit._C.PlanExecutor",
-    sizeof(ExecutorObject),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    executor_slots,
-};
+PyType_Spec executor_spec = DJ_CLASS(ExecutorObject, "PlanExecutor", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, executor_slots);
 
 } // namespace
 

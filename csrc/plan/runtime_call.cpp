@@ -4,6 +4,7 @@
  * whether autocast is off inside. Out: a callable with the same inputs. Where the memory of a written input overlaps
  * another input's, which a functional graph has no notion of, the graph is run operator by operator. */
 #include "plan/graph_values.h"
+#include "python/heap_type.h"
 
 #include <algorithm>
 #include <vector>
@@ -160,34 +161,16 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return reinterpret_cast<PyObject *>(self);
 }
 
-int call_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->compiled);
-    Py_VISIT(self->eager);
-    return 0;
-}
-
-int call_clear(PyObject *object)
-{
-    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
-    Py_CLEAR(self->compiled);
-    Py_CLEAR(self->eager);
-    return 0;
-}
+#define CALL_FIELDS(apply) apply(compiled) apply(eager)
+DJ_HOLDS(RuntimeCall, call, CALL_FIELDS)
 
 void call_dealloc(PyObject *object)
 {
     RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    call_clear(object);
     delete self->written;
     delete self->ranges;
     delete self->distinct;
-    type->tp_free(object);
-    Py_DECREF(type);
+    dj_dealloc(object);
 }
 
 PyMemberDef call_members[] = {
@@ -231,13 +214,7 @@ PyType_Slot call_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec call_spec = {
-    "dynajit._C.RuntimeCall",
-    sizeof(RuntimeCall),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    call_slots,
-};
+PyType_Spec call_spec = DJ_CLASS(RuntimeCall, "RuntimeCall", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, call_slots);
 
 PyTypeObject *call_type;
 
@@ -258,6 +235,6 @@ PyObject *dynajit::plain_graph(PyObject *callable, bool *no_autocast)
 
 extern "C" int dj_runtime_call_init(PyObject *module)
 {
-    call_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &call_spec, nullptr));
-    return call_type != nullptr ? PyModule_AddType(module, call_type) : -1;
+    call_type = dj_add_type(module, &call_spec);
+    return call_type != nullptr ? 0 : -1;
 }

@@ -149,14 +149,14 @@ static PyObject *type_lookup(PyObject *module, PyObject *args)
     return Py_NewRef(value);
 }
 
-static PyObject *generic_getattr(PyObject *module, PyObject *args)
+/* Of (object, name[, default]): what `look` finds. */
+static PyObject *found_or_default(PyObject *args, const char *format, PyObject *(*look)(PyObject *, PyObject *))
 {
-    (void)module;
     PyObject *object, *name, *fallback = NULL;
-    if (!PyArg_ParseTuple(args, "OU|O:generic_getattr", &object, &name, &fallback)) {
+    if (!PyArg_ParseTuple(args, format, &object, &name, &fallback)) {
         return NULL;
     }
-    PyObject *value = dj_generic_getattr(object, name);
+    PyObject *value = look(object, name);
     if (value == NULL && fallback != NULL) {
         return Py_NewRef(fallback);
     }
@@ -166,21 +166,21 @@ static PyObject *generic_getattr(PyObject *module, PyObject *args)
     return value;
 }
 
+static PyObject *generic_getattr(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return found_or_default(args, "OU|O:generic_getattr", dj_generic_getattr);
+}
+
+static PyObject *instance_lookup(PyObject *object, PyObject *name)
+{
+    return Py_XNewRef(dj_instance_lookup(object, name));
+}
+
 static PyObject *instance_getattr(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *object, *name, *fallback = NULL;
-    if (!PyArg_ParseTuple(args, "OU|O:instance_getattr", &object, &name, &fallback)) {
-        return NULL;
-    }
-    PyObject *value = Py_XNewRef(dj_instance_lookup(object, name));
-    if (value == NULL && fallback != NULL) {
-        return Py_NewRef(fallback);
-    }
-    if (value == NULL) {
-        PyErr_SetObject(PyExc_AttributeError, name);
-    }
-    return value;
+    return found_or_default(args, "OU|O:instance_getattr", instance_lookup);
 }
 
 static PyObject *raw_item(PyObject *module, PyObject *args)

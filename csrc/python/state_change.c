@@ -243,26 +243,8 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
-{
-    StateChange *self = (StateChange *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->settings);
-    Py_VISIT(self->former);
-    Py_VISIT(self->made);
-    Py_VISIT(self->inside);
-    return 0;
-}
-
-static int clear(PyObject *object)
-{
-    StateChange *self = (StateChange *)object;
-    Py_CLEAR(self->settings);
-    Py_CLEAR(self->former);
-    Py_CLEAR(self->made);
-    Py_CLEAR(self->inside);
-    return 0;
-}
+#define STATE_CHANGE_FIELDS(apply) apply(settings) apply(former) apply(made) apply(inside)
+DJ_HOLDS(StateChange, state_change, STATE_CHANGE_FIELDS)
 
 static PyMethodDef state_change_methods[] = {
     {"__enter__", enter, METH_NOARGS, NULL},
@@ -284,19 +266,14 @@ static PyType_Slot slots[] = {
                 "a tuple as arguments. Without the value nothing is changed, and what the block has changed is put back."},
     {Py_tp_new, make},
     {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
+    {Py_tp_traverse, state_change_traverse},
+    {Py_tp_clear, state_change_clear},
     {Py_tp_methods, state_change_methods},
     {Py_tp_members, state_change_members},
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "dynajit._C.StateChange",
-    .basicsize = sizeof(StateChange),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+static PyType_Spec spec = DJ_CLASS(StateChange, "StateChange", DJ_COLLECTED, slots);
 
 static PyObject *set_collecting(PyObject *module, PyObject *flag)
 {

@@ -2,6 +2,7 @@
  *
  * In: nothing; a snapshot is taken on the way in. Out: a context manager, to be entered once. Modes are entered and left by
  * torch's Python code, and an interrupt (Ctrl+C) may come in the middle of that. */
+#include "python/heap_type.h"
 #include "python/objects.h"
 
 #include <new>
@@ -32,8 +33,10 @@ PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 void dealloc(PyObject *object)
 {
+    PyTypeObject *type = Py_TYPE(object);
     reinterpret_cast<ThreadState *>(object)->before.~optional();
-    Py_TYPE(object)->tp_free(object);
+    type->tp_free(object);
+    Py_DECREF(type);
 }
 
 PyObject *enter(PyObject *object, PyObject *)
@@ -62,18 +65,20 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyTypeObject thread_state_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char *>("ThreadState()\n--\n\n"
+                                   "torch's modes of the running thread, put back where the block raises.")},
+    {Py_tp_new, reinterpret_cast<void *>(make)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(dealloc)},
+    {Py_tp_methods, methods},
+    {0, nullptr},
+};
+
+PyType_Spec spec = DJ_CLASS(ThreadState, "ThreadState", Py_TPFLAGS_IMMUTABLETYPE, slots);
 
 } // namespace
 
 extern "C" int dj_thread_state_init(PyObject *module)
 {
-    thread_state_type.tp_name = "dynajit._C.ThreadState";
-    thread_state_type.tp_doc = "ThreadState()\n--\n\ntorch's modes of the running thread, put back where the block raises.";
-    thread_state_type.tp_basicsize = sizeof(ThreadState);
-    thread_state_type.tp_flags = Py_TPFLAGS_DEFAULT;
-    thread_state_type.tp_new = make;
-    thread_state_type.tp_dealloc = dealloc;
-    thread_state_type.tp_methods = methods;
-    return PyModule_AddType(module, &thread_state_type);
+    return dj_add_type(module, &spec) != nullptr ? 0 : -1;
 }
