@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import signal
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +14,7 @@ import torch
 
 import dynajit
 from dynajit import locks
+from tests.faults.process_state import differences, state
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread only"
@@ -66,24 +63,6 @@ def interrupted_after(seconds: float) -> Iterator[None]:
                 signal.setitimer(signal.ITIMER_REAL, max(left - (time.perf_counter() - started), 1e-3), every)
 
 
-def state() -> tuple[Any, ...]:
-    """What a capture changes while it runs."""
-    return (
-        torch.is_grad_enabled(),
-        torch._C._len_torch_dispatch_stack(),
-        torch._C._len_torch_function_stack(),
-        sys.getrecursionlimit(),
-        gc.get_threshold(),
-        gc.isenabled(),
-        torch.get_rng_state().sum().item(),
-        logging.getLogger("torch._subclasses.fake_tensor").filter(logging.makeLogRecord({})) is not False,
-        sys.exc_info(),
-        torch.is_warn_always_enabled(),
-        warnings.filters,
-        [lock for lock in locks._all if lock._is_owned()],
-    )
-
-
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
     x = torch.linspace(-1, 1, 64).reshape(8, 8)
@@ -94,7 +73,7 @@ def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
         started = time.perf_counter()
         dynajit.compile(program, backend=backend)(x, [])
         whole = time.perf_counter() - started
-        before = state()
+        before, drawn = state(), torch.get_rng_state()
         hit = 0
         for point in range(POINTS):
             dynajit.reset()
@@ -109,7 +88,8 @@ def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
             else:
                 assert torch.allclose(result, wanted)
             assert torch.allclose(compiled(x, []), wanted)
-            assert state() == before
+            assert not differences(before, state())
+            assert torch.equal(torch.get_rng_state(), drawn)
     assert hit > 0
     assert not dynajit.counters["internal_errors"]
 
