@@ -90,9 +90,9 @@ class GraphFacts:
 
     calls, inputs, returned: its nodes by kind; returned once each. writes: the calls that write in place, in order,
     with the nodes that they write. outs: those that are given `out=`, with these. written: the memory of what `writes`
-    has, as `memory_of` names it. given: that of the inputs. in_autocast, in_levels: the calls made while autocast is
-    on, and inside of torch.func's transforms. has_levels: whether such transforms, or a level of forward-mode
-    differentiation, are in the graph.
+    has, as `memory_of` names it. given: that of the inputs. in_no_grad, in_autocast, in_levels: the calls made after
+    gradients were turned off, while autocast is on, and inside of torch.func's transforms. has_levels: whether such
+    transforms, or a level of forward-mode differentiation, are in the graph.
     """
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
@@ -104,11 +104,16 @@ class GraphFacts:
         self.outs = {node: parts for node in self.calls if (parts := _nodes_in(node.kwargs.get("out")))}
         self.written = {memory(part) for parts in self.writes.values() for part in parts}
         self.given = {memory(node) for node in self.inputs} - {None}
+        self.in_no_grad: set[Node] = set()
         self.in_autocast: set[Node] = set()
         self.in_levels: set[Node] = set()
         self.has_levels = any(node.target is ENTER_DUAL_LEVEL for node in self.calls)
-        autocast, levels = int(torch_compat.any_autocast_enabled()), 0
+        autocast, levels, off = int(torch_compat.any_autocast_enabled()), 0, False
         for node in self.calls:
+            if node.target is torch._C._set_grad_enabled:
+                off = node.args[0] is False
+            elif off:
+                self.in_no_grad.add(node)
             name = name_of(node)
             step = name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
             if step and "autocast" in name:
@@ -238,15 +243,12 @@ def _returns_views_without_gradients(graph: GraphFacts) -> bool:
     if not torch.is_grad_enabled():
         return False
     memories: set[int | None] = set()
-    views = {node for node in graph.returned if not _detaches(node)}
-    off = False
+    views = {node for node in graph.returned if node in graph.in_no_grad and not _detaches(node)}
     for node in graph.gm.graph.nodes:
         value = value_of(node)
-        if node.target is torch._C._set_grad_enabled:
-            off = node.args[0] is False
-        elif off and node in views and memory_of(value) in memories - {None}:
+        if node in views and memory_of(value) in memories - {None}:
             return True
-        elif isinstance(value, torch.Tensor) and value.requires_grad:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
             memories.add(memory_of(value))
     return False
 

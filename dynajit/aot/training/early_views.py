@@ -8,10 +8,9 @@ detached view of, and call their hooks with None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.aot.legality import GraphFacts, is_plain
@@ -47,7 +46,8 @@ def with_early_views(
 def _ways(graph: GraphFacts) -> set[Node]:
     """The calls that give results which are views of inputs, of these alone, by calls that autograd sees."""
     outside = {*graph.inputs, *graph.gm.graph.find_nodes(op="get_attr")}
-    seen = set(_in_mode_of_call(graph))
+    # calls that only compute, made while gradients are on, as they are at the call
+    seen = {node for node in graph.calls if node not in graph.in_no_grad and is_plain(node)}
     found: set[Node] = set()
     for node in graph.returned:
         own = memory(node)
@@ -57,13 +57,3 @@ def _ways(graph: GraphFacts) -> set[Node]:
         if way <= seen and all(part in outside or part in way for each in way for part in each.all_input_nodes):
             found |= way
     return found
-
-
-def _in_mode_of_call(graph: GraphFacts) -> Iterator[Node]:
-    """The calls that only compute, made while gradients are on, as they are at the call."""
-    is_on = True
-    for node in graph.calls:
-        if node.target is torch._C._set_grad_enabled:
-            is_on = node.args[0] is True
-        elif is_on and is_plain(node):
-            yield node

@@ -6,7 +6,7 @@ rest. As one graph autograd would take the writes for writes of what the rest ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,13 +43,11 @@ def split_after_optimizer_step(
 
 def _updates(graph: GraphFacts) -> int:
     """How many calls come first of which none has gradients and some write weights that the others differentiate by."""
-    calls, written = graph.calls, set[int | None]()
-    found, off = 0, False
+    calls, written, found = graph.calls, set[int | None](), 0
     for number, node in enumerate(calls):
         if node.target is torch._C._set_grad_enabled:
-            off = node.args[0] is False
-            found = number + 1 if written and not off else found
-        elif not is_plain(node) or (not off and (node in graph.writes or is_differentiated(node))):
+            found = number + 1 if written and node.args[0] is not False else found
+        elif not is_plain(node) or (node not in graph.in_no_grad and (node in graph.writes or is_differentiated(node))):
             break
         elif node in graph.writes:
             written.update(map(memory, filter(has_gradients, graph.writes[node])))
@@ -58,14 +56,10 @@ def _updates(graph: GraphFacts) -> int:
     return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
 
 
-def _differentiated(graph: GraphFacts) -> Iterator[bool]:
-    """Of each call, whether autograd has a part in it."""
-    off = False
-    for node in graph.calls:
-        if node.target is torch._C._set_grad_enabled:
-            off = node.args[0] is False
-        written = () if off else graph.writes.get(node, ())
-        yield is_differentiated(node) or any(map(has_gradients, written))
+def _is_autograds(graph: GraphFacts, node: Node) -> bool:
+    """Whether autograd has a part in a call."""
+    written = () if node in graph.in_no_grad else graph.writes.get(node, ())
+    return is_differentiated(node) or any(map(has_gradients, written))
 
 
 def is_differentiated(node: Node) -> bool:
@@ -84,7 +78,7 @@ def without_gradients(
     """The graph compiled without gradients, though they are on. None if one of its calls computes or writes what has
     any."""
     modes = [node for node in graph.calls if node.target is torch._C._set_grad_enabled]
-    if any(_differentiated(graph)) or (modes and modes[-1].args[0] is not True):
+    if any(_is_autograds(graph, node) for node in graph.calls) or (modes and modes[-1].args[0] is not True):
         return None
     with torch.no_grad():
         return torch.no_grad()(compile_piece(without(graph.gm, modes), list(example_inputs)))  # type: ignore[no-any-return]
