@@ -26,7 +26,7 @@ from dynajit.graph.shapes import Shapes
 from dynajit.locks import on_fork
 from dynajit.report import logs, progress, records
 from dynajit.report.phases import collect, timer
-from dynajit.values.tensors.torch_state import OF_THREADS, SETTINGS, EntryState
+from dynajit.values.tensors.torch_state import SETTINGS, EntryState
 
 if TYPE_CHECKING:
     from dynajit.report.records import CompileRecord
@@ -97,9 +97,9 @@ class BackgroundCompile:
             self.record.compile_id, self.record.code_name, self.record.filename, self.record.firstlineno, [self.graph]
         )
         with torch.inference_mode(self.inference), records.recording(record), collect() as phases, timer("backend"):
-            for (setter, getter, chosen), value in zip(SETTINGS, self.state, strict=True):
-                if getter in OF_THREADS and getter(*chosen) != value:
-                    setter(*chosen, value)
+            for setting, value in zip(SETTINGS, self.state, strict=True):
+                if setting.of_thread and setting.now() != value:
+                    setting.write(*setting.chosen, value)
             with progress.watch(f"{self.record.code_name} in the background"):
                 yield
         for name, seconds in phases.items():
@@ -108,7 +108,7 @@ class BackgroundCompile:
     def _is_as_captured(self) -> bool:
         values = zip(SETTINGS, self.state, strict=True)
         return torch.get_num_threads() == self.threads and all(
-            getter(*chosen) == value for (_, getter, chosen), value in values if getter not in OF_THREADS
+            setting.now() == value for setting, value in values if not setting.of_thread
         )
 
     def _further_guards(self) -> Callable[[Sequence[Any]], bool] | None:

@@ -94,7 +94,7 @@ def _is_plain(tx: Any) -> bool:
 
 def modes(tx: Any) -> tuple[Any, ...]:
     """torch's modes."""
-    settings = str([getter(*chosen) for _, getter, chosen in SETTINGS])
+    settings = str([setting.now() for setting in SETTINGS])
     return settings, autocast_nesting(), torch.is_inference_mode_enabled(), tx.overrides.off
 
 

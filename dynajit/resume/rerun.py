@@ -93,7 +93,7 @@ class Rerun:
         targets = {node.target for node in calls}
         self.settings = [
             (setter, (*chosen, value))
-            for (setter, _, chosen), value in zip(SETTINGS, self.state.values, strict=True)
+            for (setter, _, chosen, _), value in zip(SETTINGS, self.state.values, strict=True)
             if setter in targets
         ]
         self.inference = torch.autograd.grad_mode._enter_inference_mode in targets

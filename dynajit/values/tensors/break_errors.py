@@ -16,7 +16,7 @@ from dynajit.exc import ConfigError
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors.torch_state import OF_THREADS, SETTINGS
+from dynajit.values.tensors.torch_state import SETTINGS, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,5 +87,4 @@ def set_errors_model(tx: Tracer, errors: Value) -> None:
     tx.journal.record(functools.partial(set_errors, before))
 
 
-SETTINGS.append((set_errors, are_errors, ()))
-OF_THREADS.add(are_errors)
+SETTINGS.append(Setting(set_errors, are_errors, of_thread=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,28 +43,21 @@ def set_hooks_refused(message: str | None) -> None:
         _HOOKS._saved_tensors_hooks_disable(message, False)  # also inside of hooks: it may be to put back what was
 
 
-def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
-    """(setter, getter, the arguments that choose which) of each piece of state that a graph may change."""
-    found: list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] = [
-        (torch._C._set_grad_enabled, torch.is_grad_enabled, ()),
-        (torch._C._set_default_dtype, torch.get_default_dtype, ()),
-        (torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled, ()),
-    ]
-    for kind in ("cpu", "cuda"):
-        found.append((torch.set_autocast_enabled, torch.is_autocast_enabled, (kind,)))
-        found.append((torch.set_autocast_dtype, torch.get_autocast_dtype, (kind,)))
-    found.append((set_hooks_refused, _HOOKS._saved_tensors_hooks_get_disabled_error_message, ()))
-    levels: Any = torch._C._functorch
-    found.append((levels.set_inplace_requires_grad_allowed, levels.get_inplace_requires_grad_allowed, ()))
-    for setter, getter in _NAMED_SETTINGS:
-        if hasattr(torch._C, setter) and hasattr(torch._C, getter):
-            found.append((getattr(torch._C, setter), getattr(torch._C, getter), ()))
-    return found
+class Setting(NamedTuple):
+    """A piece of torch's state that a graph may change. chosen: what tells which one it is, before the value that is
+    written; of_thread: whether each thread has its own."""
+
+    write: Callable[..., Any]
+    read: Callable[..., Any]
+    chosen: tuple[Any, ...] = ()
+    of_thread: bool = False
+
+    def now(self) -> Any:
+        return self.read(*self.chosen)
 
 
-# setter and getter in torch._C, where this build has them
+# setter and getter in torch._C of what is the process's, where this build has them
 _NAMED_SETTINGS = [
-    ("_set_fwd_grad_enabled", "_is_fwd_grad_enabled"),
     ("_set_sdp_use_flash", "_get_flash_sdp_enabled"),
     ("_set_sdp_use_mem_efficient", "_get_mem_efficient_sdp_enabled"),
     ("_set_sdp_use_math", "_get_math_sdp_enabled"),
@@ -76,12 +69,22 @@ _NAMED_SETTINGS = [
     ("_set_cudnn_deterministic", "_get_cudnn_deterministic"),
     ("_set_mkldnn_enabled", "_get_mkldnn_enabled"),
 ]
-SETTINGS = _settings()
-# What each thread has for itself.
-OF_THREADS = {
-    *(torch.is_grad_enabled, torch.is_autocast_cache_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype),
-    *(_HOOKS._saved_tensors_hooks_get_disabled_error_message, torch._C._is_fwd_grad_enabled),
-}
+_LEVELS: Any = torch._C._functorch
+SETTINGS = [
+    Setting(torch._C._set_grad_enabled, torch.is_grad_enabled, of_thread=True),
+    Setting(torch._C._set_default_dtype, torch.get_default_dtype),
+    Setting(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled, of_thread=True),
+    *(Setting(torch.set_autocast_enabled, torch.is_autocast_enabled, (kind,), True) for kind in ("cpu", "cuda")),
+    *(Setting(torch.set_autocast_dtype, torch.get_autocast_dtype, (kind,), True) for kind in ("cpu", "cuda")),
+    Setting(set_hooks_refused, _HOOKS._saved_tensors_hooks_get_disabled_error_message, of_thread=True),
+    Setting(_LEVELS.set_inplace_requires_grad_allowed, _LEVELS.get_inplace_requires_grad_allowed),
+    Setting(torch._C._set_fwd_grad_enabled, torch._C._is_fwd_grad_enabled, of_thread=True),
+    *(
+        Setting(getattr(torch._C, setter), getattr(torch._C, getter))
+        for setter, getter in _NAMED_SETTINGS
+        if hasattr(torch._C, setter) and hasattr(torch._C, getter)
+    ),
+]
 
 
 class EntryState:
@@ -89,26 +92,24 @@ class EntryState:
 
     def __init__(self) -> None:
         settle_attention()
-        self.values = [getter(*chosen) for _, getter, chosen in SETTINGS]
+        self.values = [setting.now() for setting in SETTINGS]
         self.nesting = autocast_nesting()
         self.changed: set[Callable[..., Any]] = set()  # the setters of what the trace has changed for all threads
 
     def changes(self) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The calls that make the present state of that at the start."""
-        return [(setter, (*chosen, now)) for setter, chosen, _, now in self._changes()]
+        return [(setting.write, (*setting.chosen, setting.now())) for setting, _ in self._changes()]
 
-    def _changes(self) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], Any, Any]]:
-        """Setter, what chooses which, the state before and now. What is the process's, another thread may change."""
-        for (setter, getter, chosen), old in zip(SETTINGS, self.values, strict=True):
-            if getter in OF_THREADS or setter in self.changed:
-                now = getter(*chosen)
-                if now != old:
-                    yield setter, chosen, old, now
+    def _changes(self) -> Iterator[tuple[Setting, Any]]:
+        """What has changed, and what it was. What is the process's, another thread may change."""
+        for setting, old in zip(SETTINGS, self.values, strict=True):
+            if (setting.of_thread or setting.write in self.changed) and setting.now() != old:
+                yield setting, old
 
     def restore(self) -> None:
         """Put everything back, whatever was traced."""
-        for setter, chosen, old, _ in self._changes():
-            setter(*chosen, old)
+        for setting, old in self._changes():
+            setting.write(*setting.chosen, old)
         if autocast_nesting() != self.nesting:
             for _ in range(autocast_nesting(), self.nesting):
                 torch.autocast_increment_nesting()
@@ -118,7 +119,7 @@ class EntryState:
                 torch.clear_autocast_cache()
 
 
-_GETTERS = {setter: (getter, len(chosen)) for setter, getter, chosen in SETTINGS}
+_GETTERS = {setting.write: (setting.read, len(setting.chosen)) for setting in SETTINGS}
 
 
 @models_of(*_GETTERS)
@@ -204,6 +205,7 @@ def _in_build(*names: str) -> list[Any]:
 _COVERED = ("_get_cudnn_enabled", "_get_mkldnn_enabled")
 _SETUP = _in_build(
     *(getter for _, getter in _NAMED_SETTINGS if getter not in _COVERED),
+    "_is_fwd_grad_enabled",
     "_are_functorch_transforms_active",
     "_mps_is_available",
     "_accelerator_getAccelerator",
