@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dynajit import __version__, api, backend_contract, script
 from dynajit import exported as exporting
@@ -39,8 +39,6 @@ from dynajit.replacing import as_torch_compile
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
 from dynajit.runtime import memory, remote_cache, store, toolchain, travel
-
-_MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def doctor(arguments: list[str]) -> int:
@@ -271,7 +269,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     known = [name for name in list_backends() if name != "codegen"]
     parser.add_argument("--backend", default="codegen", help=f"codegen (the default), {', '.join(known)}")
-    parser.add_argument("--mode", choices=_MODES, help="as the argument of dynajit.compile")
+    parser.add_argument("--mode", choices=api.MODES, help="as the argument of dynajit.compile")
     parser.add_argument("--fullgraph", action="store_true", help="a graph break is an error that shows the line")
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbolic from the first compile")
 

@@ -1,6 +1,6 @@
 """What is in arguments and results: tuples, lists, dictionaries and slices in each other; and what leads to what.
 
-In:  such a value. Out: `leaves_in`, all that is in it and none of these; `map_leaves`, the same with others in place.
+In:  such a value. Out: `leaves_in`, what is in it and none of these; `tensors_in`; `map_leaves`, with others in place.
 In:  where a walk starts, and where each place leads. Out: `reached`, the places, each once.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
+
+import torch
 
 T = TypeVar("T")
 
@@ -23,6 +25,11 @@ def leaves_in(tree: Any) -> Iterator[Any]:
             yield from leaves_in(item)
     else:
         yield tree
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors in it, in order."""
+    return [leaf for leaf in leaves_in(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any, kinds: type | tuple[type, ...]) -> Any:

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from dynajit.aot.rewrite import cut, results_of
 from dynajit.graph.meta import graph_notes, note_graph, value_of
-from dynajit.nested import leaves_in
+from dynajit.nested import leaves_in, tensors_in
 from dynajit.op_facts import facts
 from dynajit.symbols import is_symbolic
 
@@ -153,7 +153,7 @@ def _is_cpus(tensor: torch.Tensor) -> bool:
 
 def _on_device(value: Any) -> bool:
     """Whether one of its tensors is not the CPU's."""
-    return any(isinstance(leaf, torch.Tensor) and not _is_cpus(leaf) for leaf in leaves_in(value))
+    return not all(map(_is_cpus, tensors_in(value)))
 
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:

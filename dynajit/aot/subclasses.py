@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import Copy, results_of
+from dynajit.aot.trace import QUERIES
 from dynajit.graph.meta import value_of, written_by
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import any_autocast_enabled, memory_of
@@ -28,7 +29,6 @@ from dynajit.wrappers import Expected, Flattened, is_wrapper, leaves_of
 
 Makers = list[Callable[[Iterator[Any]], Any]]
 # what is asked of a tensor without computing anything
-_QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
 
 
 WRITES = "it writes inputs, or by out=, and there are tensor subclasses"
@@ -295,7 +295,7 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(map(is_wrapper, pytree.tree_leaves((args, kwargs)))):
             return NotImplemented  # the class is asked
         result = func(*args, **kwargs)
-        if func in _QUERIES:
+        if func in QUERIES:
             return result
         if not isinstance(func, torch._ops.OpOverload):
             raise NotDesugared(f"{func} is not a plain operator")

@@ -29,14 +29,14 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
-from dynajit.nested import leaves_in, map_leaves
+from dynajit.nested import map_leaves, tensors_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
 
 # What a mode is asked that no graph has to do again.
-_QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
+QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
 # A tensor made from Python numbers reaches the dispatcher as a ready constant under one of these.
 _LIFTS = frozenset({aten.lift.default, aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
@@ -282,7 +282,7 @@ class _Replay(torch.fx.Interpreter):
         if whole is not None and self.recorder.made_here(results := node.meta["example_value"]):
             self.recorder.call(whole, torch.utils._pytree.tree_map_only(torch.Tensor, _unwrap, args), results)
             return tuple(map(torch._to_functional_tensor, results))
-        outs = [out for out in leaves_in(kwargs.get("out")) if isinstance(out, torch.Tensor)]
+        outs = tensors_in(kwargs.get("out"))
         before = list(map(_unwrap, outs))
         result = super().call_function(target, args, kwargs)
         # some of torch's C++ gives wrapped tensors a result of their own, and leaves what it should write
@@ -311,7 +311,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _QUERIES:
+        if func in QUERIES:
             return func(*args, **kwargs)
         if func in _LIFTS and not isinstance(args[0], FakeTensor):
             # A fresh tensor at each call, so the constant itself must not get out.

@@ -35,7 +35,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.graph.meta import NotRepeated, Repeated
-from dynajit.nested import leaves_in, map_leaves
+from dynajit.nested import leaves_in, map_leaves, tensors_in
 from dynajit.op_facts import facts
 
 _INPUT = -1  # the place of the step that made an input
@@ -339,7 +339,7 @@ def _look(step: Step, buffers: dict[str, Buffer]) -> Any:
         case ExternStep():
             blank = lambda ref: _HERE  # noqa: E731
             args, kwargs = map_leaves(blank, (step.args, dict(step.kwargs)), BufferRef)
-            if any(isinstance(leaf, torch.Tensor) for leaf in leaves_in((args, kwargs))):
+            if tensors_in((args, kwargs)):
                 return object()  # to compare it would be to compute
             places = tuple(name is None for name in step.outputs)
             return ExternStep, named, step.target, _Typed(args), _Typed(kwargs), places, step.single, step.aliases

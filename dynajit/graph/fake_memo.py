@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.nested import leaves_in
+from dynajit.nested import tensors_in
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
 # what they give depends on how large the memory is, too
@@ -109,8 +109,8 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
             continue
         if type(one) is not FakeTensor or not _is_ordinary(one):
             return None
-        sharing = [arg for arg in _tensors(args) if arg is one or _memory(arg) == _memory(one)]
-        if sharing and (sharing[0] is not args[0] or len(_tensors(args)) > 1 or sharing[0] is one):
+        sharing = [arg for arg in tensors_in(args) if arg is one or _memory(arg) == _memory(one)]
+        if sharing and (sharing[0] is not args[0] or len(tensors_in(args)) > 1 or sharing[0] is one):
             return None  # which memory it is would have to be told by more than the metadata
         spec = _spec(one, bool(sharing))
         if not _same(make(mode, spec, args[0] if sharing else None), one):
@@ -132,10 +132,6 @@ def spec_of(mode: FakeTensorMode, fake: Any) -> FakeSpec | None:
 def _spec(fake: FakeTensor, shares: bool) -> FakeSpec:
     offset = int(fake.storage_offset())
     return FakeSpec(tuple(fake.shape), fake.stride(), offset, fake.dtype, fake.fake_device, shares)
-
-
-def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
-    return [arg for arg in leaves_in(args) if isinstance(arg, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -407,11 +407,10 @@ def _kept_node() -> Any:
     class KeptNode(SymNode):
         """A number that varies: what is computed of it is an ordinary symbol."""
 
-        def guard_float(self, file: str, line: int) -> float:
+        def _refuse(self, file: str, line: int) -> Any:
             raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
 
-        def guard_int(self, file: str, line: int) -> int:
-            raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
+        guard_float = guard_int = _refuse
 
     return KeptNode
 

@@ -495,14 +495,8 @@ class Calls(Tracer):
     def new_list(self, items: Sequence[Value]) -> Value:
         return ListVal(items)
 
-    def new_dict(self) -> Value:
-        return DictVal()
-
     def read_only(self, mapping: Value) -> Value:
         return ProxyVal(mapping)
-
-    def new_instance(self, cls: type, payload: Value | None = None) -> Value:
-        return ObjVal(cls, payload=payload)
 
     def iterator(self, items: Sequence[Value], kind: type) -> Value:
         return SequenceIterator(list(items), kind)

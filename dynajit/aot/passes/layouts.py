@@ -25,6 +25,7 @@ from dynajit.aot.rewrite import call, compute, copied
 from dynajit.graph.meta import is_view, value_of
 from dynajit.op_facts import facts
 from dynajit.report import costs, logs
+from dynajit.symbols import SYMBOLIC_TYPES
 
 aten = torch.ops.aten
 Order = tuple[int, ...]
@@ -49,7 +50,6 @@ IN_TRAINING = {"cpu": False, "cuda": True}
 CHOOSES = {"cpu": False, "cuda": True}
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _HALF = (torch.float16, torch.bfloat16)
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _VIEWS = frozenset(
     {
@@ -274,7 +274,7 @@ def _is_turned(order: Order | None) -> bool:
 
 def _is_static(gm: GraphModule) -> bool:
     return not any(
-        isinstance(value, _SYMBOLS)
+        isinstance(value, SYMBOLIC_TYPES)
         or (isinstance(value, torch.Tensor) and any(type(size) is not int for size in (*value.shape, *value.stride())))
         for node in gm.graph.nodes
         for value in pytree.tree_leaves(value_of(node))

@@ -406,7 +406,7 @@ def _fresh(tx: Tracer, found: object) -> Value:
         return tx.new_list([tx.from_real(each) for each in found])
     if type(found) is not dict:
         return tx.from_real(found)
-    made = tx.new_dict()
+    made = DictVal()
     for key, value in found.items():
         made.setitem(tx, ConstVal(key), tx.from_real(value))
     return made

@@ -213,7 +213,7 @@ def _guard_immutable(tx: Tracer, obj: Any, source: Source) -> None:
     if type(obj) is re.Match and issubclass(type(obj.string), (str, bytes)):
         tx.guard(source, "PREDICATE", functools.partial(_same_match, obj), f"is {short(obj)}")
     elif source in tx.seen.made_anew and issubclass(type(obj), _EQUAL_ALIKE):
-        tx.guard(source, "PREDICATE", functools.partial(_equal_alike, obj), f"is {short(obj)}")
+        _guard_equal(tx, obj, source)
     else:
         tx.guard(source, "ID", obj)
 

@@ -335,7 +335,7 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 _FLOATS = frozenset({float, torch.SymFloat})
 _FLOAT_REMAINDERS = frozenset({operator.floordiv, operator.mod})
-_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
+COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 
 
 def _numbers_for(fn: Any, args: Sequence[Value]) -> list[Any] | None:
@@ -401,7 +401,7 @@ def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[A
         raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
     if _may_be_another_zero(result, numbers):
         return None
-    of_floats = fn in _COMPARISONS and any(isinstance(number, torch.SymFloat) for number in numbers)
+    of_floats = fn in COMPARISONS and any(isinstance(number, torch.SymFloat) for number in numbers)
     if of_floats and not symbols.is_symbolic(symbols.plain(result)):
         return None  # decided by laws, such as that of `x == x`, that NaN and infinities do not keep
     return None if result is NotImplemented else tx.from_real(result)

@@ -16,6 +16,7 @@ import torch.distributions.utils
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.objects import ObjVal
 from dynajit.values.polyfills import constraints as polyfills
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.ops import torch_op
@@ -91,4 +92,4 @@ if hasattr(_UTILS, "_lazy_property_and_property"):
     @constructor(_UTILS._lazy_property_and_property)
     def lazy_property(tx: Tracer, wrapped: Value) -> Value:
         """What a lazy property is when it is read from the class; only its type is looked at."""
-        return tx.new_instance(_UTILS._lazy_property_and_property)
+        return ObjVal(_UTILS._lazy_property_and_property)

@@ -20,7 +20,7 @@ from dynajit.guards.source import CallSource, Source
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.number_calls import called_on_number, model_of
-from dynajit.values.scalars.symbolic import SymVal, decide, from_symbolic, operate
+from dynajit.values.scalars.symbolic import COMPARISONS, SymVal, decide, from_symbolic, operate
 from dynajit.values.tensors import arrays
 from dynajit.values.tensors.arrays import SCALARS, ArrayVal, same_scalar
 
@@ -31,7 +31,6 @@ _TEXTS = frozenset({format, str, repr})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
 # what NumPy rounds, or divides by zero, in ways of its own
 _LEFT_TO_NUMPY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.abs, abs, round})
-_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 _WIDE: tuple[type, ...] = (numpy.int64, numpy.float64)
 
 
@@ -165,12 +164,12 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         called = called_on_number(tx, fn, given, kinds)
         return model_of(tx, *called) if called is not None else None
     parts = [part for part in map(_number_of, args) if part is not None]
-    if fn not in _ARITHMETIC and fn not in _COMPARISONS and fn not in _LEFT_TO_NUMPY:
+    if fn not in _ARITHMETIC and fn not in COMPARISONS and fn not in _LEFT_TO_NUMPY:
         return None
     if fn in _LEFT_TO_NUMPY or len(parts) < len(args):
         return call_on_number(tx, fn, args, {})
     numbers = [number for number, _ in parts]
-    if fn in _COMPARISONS:
+    if fn in COMPARISONS:
         found = operate(tx, fn, numbers)
         return None if found is None else tx.from_real(numpy.bool_(found.truth(tx)))
     return _computed(tx, fn, numbers, [bound for _, bound in parts])

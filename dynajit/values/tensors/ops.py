@@ -28,7 +28,7 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.shapes import NumberNeeded
-from dynajit.nested import leaves_in, map_leaves
+from dynajit.nested import leaves_in, map_leaves, tensors_in
 from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
@@ -153,7 +153,7 @@ class _Operation:
         nodes, fakes = parts_to_graph(tx, args)
         named, named_fakes = parts_to_graph(tx, kwargs.values(), lambda parts: dict(zip(kwargs, parts, strict=True)))
         self.nodes, self.fakes = (nodes, named), (fakes, named_fakes)
-        self.tensors = _tensors_in(self.fakes)
+        self.tensors = tensors_in(self.fakes)
         self.versions = self._versions()
         self.plain = [fake for fake in self.tensors if not fake.requires_grad] if "requires_grad" in kwargs else []
         self.out = kwargs.get("out")
@@ -197,7 +197,7 @@ class _Operation:
         unbiased = named.get("unbiased", next((each for each in positional if type(each) is bool), None))
         correction = named.get("correction", unbiased)
         count = 1 if correction is None else +correction  # no bool, which torch 2.11 multiplies no symbol by
-        too_few = self.tensors[0].numel() <= count * _tensors_in(result)[0].numel()
+        too_few = self.tensors[0].numel() <= count * tensors_in(result)[0].numel()
         # sizes that vary are 2 at least
         return bool(too_few) if count > 1 else statically_known_true(too_few)
 
@@ -219,7 +219,7 @@ class _Operation:
 
     def _keep_layouts(self) -> None:
         """Where the trace goes back before the operation, the fakes that it lays out anew are laid out as before."""
-        for fake in _tensors_in([*written_arguments(self.target, *self.fakes), self.fakes[1].get("out")]):
+        for fake in tensors_in([*written_arguments(self.target, *self.fakes), self.fakes[1].get("out")]):
             if fake.layout is torch.strided and not is_wrapper(fake):
                 self.tx.journal.record(functools.partial(_lay_out_again, self.tx.graph, fake, _layout(fake)))
 
@@ -296,7 +296,7 @@ class _Operation:
     def _uncounted(self) -> list[torch.Tensor]:
         """The tensors that it writes without raising their versions."""
         if facts(self.target).counts_no_writes:
-            return _tensors_in(written_arguments(self.target, *self.fakes))
+            return tensors_in(written_arguments(self.target, *self.fakes))
         return [*_statistics(self.name, self.fakes), *(self._outs_as_before() if self.given else ())]
 
     def _outs_as_before(self) -> Iterator[torch.Tensor]:
@@ -407,17 +407,13 @@ def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
                 raise GraphBreak(breaks.RUN_TIME_NUMBER, f"the size or place of what {name} gives")
 
 
-def _tensors_in(fakes: Any) -> list[torch.Tensor]:
-    return [fake for fake in leaves_in(fakes) if isinstance(fake, torch.Tensor)]
-
-
 def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
     """What a batch norm or its like updates without torch counting it; weights may be among them."""
     if not name.endswith(("batch_norm", "instance_norm")) or not any(
         arg is True for arg in (*fakes[0], *fakes[1].values())
     ):
         return []
-    return [fake for fake in _tensors_in(fakes)[1:] if not fake.requires_grad]
+    return [fake for fake in tensors_in(fakes)[1:] if not fake.requires_grad]
 
 
 def _note_data(tx: Tracer, name: str, node: fx.Node, result: Any) -> None:

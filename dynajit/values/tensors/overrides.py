@@ -288,7 +288,7 @@ class _StandIns:
         if type(obj) is list:
             return self.tx.new_list([self.value(item) for item in obj])
         if type(obj) is dict:
-            made = self.tx.new_dict()
+            made = DictVal()
             for key, item in obj.items():
                 made.setitem(self.tx, self.tx.from_real(key), self.value(item))
             return made

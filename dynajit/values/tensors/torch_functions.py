@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional
 
 from dynajit.graph.opaque import OPAQUE
+from dynajit.guards.kinds_module import HOOK_DICTS
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin, models_of, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, payload_of
@@ -161,7 +163,7 @@ def group_tensors(tx: Tracer, lists: Value, with_indices: Value) -> Value:
         if not isinstance(first, (TensorVal, SubTensorVal)):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"grouping {first.describe()}")
         positions.setdefault((first.fake.device, first.fake.dtype), []).append(position)
-    made = tx.new_dict()
+    made = DictVal()
     for key, members in positions.items():
         parts = [tx.new_list([row[position] for position in members] if row else []) for row in rows]
         indices = [ConstVal(position) for position in members] if with_indices.truth(tx) else []
@@ -197,7 +199,6 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
     return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, direct)
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS: dict[str, Any] = {
     name: torch.nn.modules.module.__dict__[name]
     for name in (
@@ -211,15 +212,15 @@ _GLOBAL_HOOKS: dict[str, Any] = {
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module runs more than its forward."""
-    return any(module.__dict__.get(name) for name in _HOOKS) or any(_GLOBAL_HOOKS.values())
+    return any(module.__dict__.get(name) for name in HOOK_DICTS) or any(_GLOBAL_HOOKS.values())
 
 
 def _written(tx: Tracer, module: ObjVal, real: torch.nn.Module) -> bool:
     """Whether the traced program has changed the module's hooks, or those of all modules."""
     changed = module._dict.changed_names if module._dict is not None else {}
-    if any(name in changed for name in _HOOKS):
+    if any(name in changed for name in HOOK_DICTS):
         return True
-    for hooks in (*(real.__dict__.get(name) for name in _HOOKS), *_GLOBAL_HOOKS.values()):
+    for hooks in (*(real.__dict__.get(name) for name in HOOK_DICTS), *_GLOBAL_HOOKS.values()):
         known = tx.known_object(hooks, ConstSource(hooks, "<hooks>"))
         if known is not None and not tx.journal.dirty.keys().isdisjoint((id(known), id(payload_of(known)))):
             return True
