@@ -238,9 +238,13 @@ class TrainingCall:
         updated: Sequence[int] = (),
         holds: Callable[[], bool] | None = None,
         through: Sequence[Sequence[bool]] = (),
+        arrival: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 
+def engine_order(
+    priorities: Sequence[int], following: Sequence[Sequence[int]], starts: Sequence[int], /
+) -> list[int]: ...
 def link_views(results: tuple[torch.Tensor, ...], views: tuple[torch.Tensor, ...], /) -> None: ...
 def runs_again(
     function: Callable[..., Any],

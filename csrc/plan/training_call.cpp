@@ -50,7 +50,10 @@ void group(TrainingCall *self)
         return place;
     };
     Flags without(count, !reaches.empty());
-    for (size_t i = 0; i < n_wanted; i++) {
+    std::vector<size_t> last_first(n_wanted); /* of nodes that are ready the engine runs the one made last */
+    std::iota(last_first.begin(), last_first.end(), size_t{0});
+    std::stable_sort(last_first.begin(), last_first.end(), [&](size_t a, size_t b) { return (*self->ranks)[a] > (*self->ranks)[b]; });
+    for (size_t i : last_first) {
         Flags key(count, true);
         for (size_t number = 0; number < reaches.size(); number++) {
             key[number] = reaches[number][i];
@@ -141,8 +144,8 @@ public:
      * that is split, can't be behind another one. */
     void link(const Values &items, size_t first, PyObject *const *args)
     {
-        if (backwards_.size() == 1) {
-            backwards_[0]->split(args, items, first);
+        for (Backward *backward : backwards_) {
+            backward->split(args, items, first);
         }
         for (size_t i = 0; i < passing_.size(); i++) {
             const size_t number = self_->order->empty() ? i : (*self_->order)[i];
@@ -440,16 +443,17 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "saving",         "watched",
-                                  "draws",   "written",  "updated", "holds",     "through",        nullptr};
+                                  "draws",   "written",  "updated", "holds",     "through",        "arrival",
+                                  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *saving = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
-    PyObject *holds = Py_None, *through = nullptr;
+    PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
                                      &partial, &reaches, &saving, &watched, &draws, &written, &updated,
-                                     &holds, &through)) {
+                                     &holds, &through, &arrival)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -469,6 +473,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->draws = draws != 0;
     self->differentiable = new std::vector<bool>();
     self->wanted = new std::vector<Py_ssize_t>();
+    self->ranks = new std::vector<size_t>();
     self->layouts = new std::vector<Layout>();
     self->reaches = new std::vector<Flags>();
     self->saving = new std::vector<Saving>();
@@ -480,6 +485,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->watched = new std::vector<Watched>();
     self->written = new std::vector<Py_ssize_t>();
     self->updated = new std::vector<Py_ssize_t>();
+    std::vector<Py_ssize_t> arriving;
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
@@ -491,12 +497,17 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && link_results(self)
         && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
-        && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t));
+        && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t))
+        && (arrival == nullptr || read_all(arrival, arriving, PyLong_AsSsize_t));
     if (fine && self->updated->size() > self->differentiable->size()) {
         PyErr_SetString(PyExc_ValueError, "updated: inputs whose new values are the first results");
         fine = false;
     }
     if (fine) {
+        for (Py_ssize_t place : *self->wanted) {
+            const auto found = std::find(arriving.begin(), arriving.end(), place);
+            self->ranks->push_back(static_cast<size_t>(found - arriving.begin()));
+        }
         group(self);
     }
     else {
@@ -540,6 +551,7 @@ void call_dealloc(PyObject *object)
     call_clear(object);
     delete self->differentiable;
     delete self->wanted;
+    delete self->ranks;
     delete self->layouts;
     delete self->reaches;
     delete self->saving;
@@ -568,7 +580,7 @@ PyType_Slot call_slots[] = {
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
          "reaches=(), saving=(), watched=(), draws=False, written=(), updated=(), holds=None, "
-         "through=())\n--\n\n"
+         "through=(), arrival=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -589,7 +601,8 @@ PyType_Slot call_slots[] = {
          "that are taken behind the call, see `link_views`. Where somebody hears of the "
          "gradient of one of these, again.parts_at(inputs, gradients, heard) gives what of the gradients gets to each result "
          "that `heard` has a byte for that is not 0, and again.ending_at(inputs, gradients, heard) the gradients of the inputs "
-         "without that.")},
+         "without that. arrival: inputs in the order in which eager's gradients arrive where a pass starts from all results; "
+         "`engine_order` finds it.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},
@@ -657,6 +670,39 @@ PyObject *runs_again(PyObject *, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+/* engine_order(priorities, following, starts) */
+PyObject *engine_order(PyObject *, PyObject *const *args, Py_ssize_t count)
+{
+    std::vector<uint64_t> priorities;
+    std::vector<std::vector<size_t>> following;
+    std::vector<size_t> starts;
+    const auto numbers_of = [](PyObject *given) {
+        std::vector<size_t> numbers;
+        read_all(given, numbers, PyLong_AsSize_t);
+        return numbers;
+    };
+    if (count != 3) {
+        return PyErr_Format(PyExc_TypeError, "engine_order: priorities of nodes, those behind each, and those it starts from");
+    }
+    if (!read_all(args[0], priorities, PyLong_AsUnsignedLongLong) || !read_all(args[1], following, numbers_of)
+        || !read_all(args[2], starts, PyLong_AsSize_t)) {
+        return nullptr;
+    }
+    const auto are_nodes = [&](const std::vector<size_t> &numbers) {
+        return std::all_of(numbers.begin(), numbers.end(), [&](size_t number) { return number < priorities.size(); });
+    };
+    if (following.size() != priorities.size() || !are_nodes(starts)
+        || !std::all_of(following.begin(), following.end(), are_nodes)) {
+        return PyErr_Format(PyExc_ValueError, "engine_order: numbers of nodes");
+    }
+    const std::vector<size_t> ends = order_of_ends(priorities, following, starts);
+    PyObject *found = PyList_New(static_cast<Py_ssize_t>(ends.size()));
+    for (size_t i = 0; found != nullptr && i < ends.size(); i++) {
+        PyList_SET_ITEM(found, static_cast<Py_ssize_t>(i), PyLong_FromSize_t(ends[i]));
+    }
+    return found;
+}
+
 /* link_views(results, views) */
 PyObject *link_views(PyObject *, PyObject *const *args, Py_ssize_t count)
 {
@@ -704,6 +750,10 @@ PyMethodDef methods[] = {
      "Note that function(*inputs) gives the results once more, from the state `random` of the CPU's generator if it is not "
      "None: compiled graphs that are given them need not keep them for a second differentiation. kept: whether autograd's "
      "nodes of the results keep all inputs; else nothing is noted where that would keep what may die."},
+    {"engine_order", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(engine_order)), METH_FASTCALL,
+     "engine_order(priorities, following, starts)\n--\n\n"
+     "The nodes that lead to nothing, in the order in which autograd's engine comes by them in a pass from the nodes `starts`. "
+     "priorities: of each node; following: numbers of the nodes that it leads to, one for each edge."},
     {"has_gradient_hooks", has_gradient_hooks, METH_O,
      "has_gradient_hooks(tensor)\n--\n\nWhether it is a leaf, and somebody is told when it has got its gradient."},
     {nullptr, nullptr, 0, nullptr},

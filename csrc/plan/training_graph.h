@@ -87,6 +87,7 @@ struct TrainingCall {
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
     std::vector<bool> *differentiable; /* of each return */
     std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
+    std::vector<size_t> *ranks;        /* of each of them: how many gradients arrive before its own in eager mode */
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
     std::vector<Saving> *saving;

@@ -175,21 +175,33 @@ public:
         }
     }
 
-    /* Have gradients that somebody waits for handed out before all are computed. `items`, `first`: as for `save`. */
+    /* Have gradients that somebody waits for handed out before all are computed, and those that somebody sees in eager's
+     * order. `items`, `first`: as for `save`. */
     void split(PyObject *const *args, const Values &items, size_t first)
     {
-        bool no_autocast = false;
-        PyObject *plan = dynajit::plain_graph(call_->usual, &no_autocast);
-        if (!dynajit::is_plan_executor(plan)) {
+        const torch::autograd::edge_list edges = next_edges();
+        if (!std::any_of(edges.begin(), edges.end(), is_observed)) {
             return;
         }
-        const torch::autograd::edge_list edges = next_edges();
-        const c10::Device device = dynajit::native_plan(plan)->device;
-        std::vector<Part> parts = parts_of(call_, *dynajit::native_plan(plan), args, items, first, edges);
-        split_plan_ = parts.empty() ? nullptr : plan;
-        split_from_.resize(parts.empty() ? 0 : edges.size());
+        bool no_autocast = false;
+        PyObject *plan = dynajit::plain_graph(call_->usual, &no_autocast);
+        std::vector<Part> parts;
+        if (is_only() && dynajit::is_plan_executor(plan)) {
+            parts = parts_of(call_, *dynajit::native_plan(plan), args, items, first, edges);
+            split_plan_ = parts.empty() ? nullptr : plan;
+        }
+        if (parts.empty()) {
+            parts.push_back(whole_of(call_, (*call_->groups)[group_].inputs, edges));
+        }
+        const c10::Device device = split_plan_ != nullptr ? dynajit::native_plan(plan)->device : c10::Device(at::kCPU);
+        split_from_.resize(edges.size());
+        std::vector<uint64_t> waiting; /* the nodes that were made before this one */
+        for (size_t i = 0; i < group_; i++) {
+            waiting.push_back(shared_->nodes[i]->sequence_nr());
+        }
         NodePointer next;
         for (size_t i = parts.size(); i-- > 0;) {
+            have_arrive(parts[i].places, edges, next.get(), waiting);
             const NodePointer node = i > 0 ? owned<Node>(new Continued(Part(parts[i]), device)) : NodePointer();
             torch::autograd::edge_list own;
             for (size_t j = 0; j < parts[i].places.size(); j++) {
@@ -202,9 +214,7 @@ public:
             (i > 0 ? node.get() : this)->set_next_edges(std::move(own));
             next = node;
         }
-        if (!parts.empty()) {
-            part_ = std::move(parts[0]);
-        }
+        part_ = std::move(parts[0]);
     }
 
     void keep_shapes(const std::vector<ResultShape> &shapes)
@@ -384,7 +394,7 @@ private:
         for (size_t input : (*call_->groups)[group_].inputs) {
             own.push_back(std::exchange(shared_->found[input], at::Tensor()));
         }
-        return own;
+        return in_turn(std::move(own));
     }
 
     void refuse_written() const
@@ -412,7 +422,13 @@ private:
             }
             return own_part();
         }
-        return split_plan_ == nullptr ? std::move(found) : handed_out(std::make_unique<Pass>(std::move(found)));
+        return split_plan_ == nullptr ? in_turn(std::move(found)) : handed_out(std::make_unique<Pass>(std::move(found)));
+    }
+
+    /* Gradients of all that edges led to at first, as they lead there now. */
+    variable_list in_turn(variable_list &&found) const
+    {
+        return split_from_.empty() ? std::move(found) : Pass(std::move(found)).until(part_);
     }
 
     variable_list handed_out(std::unique_ptr<Pass> pass)
@@ -726,12 +742,18 @@ private:
     /* The edge to one of the inputs in `wanted`. */
     torch::autograd::Edge edge_of(size_t input)
     {
-        if (!is_only()) {
-            const auto [group, place] = (*call_->group_of)[input];
-            Backward *node = group < shared_->nodes.size() ? shared_->nodes[group] : nullptr;
-            return node != nullptr ? node->next_edge(place) : torch::autograd::Edge();
+        if (is_only()) {
+            return own_edge(input);
         }
-        const auto [node, place] = split_from_.empty() ? std::make_pair<Node *>(this, std::move(input)) : split_from_[input];
+        const auto [group, place] = (*call_->group_of)[input];
+        Backward *node = group < shared_->nodes.size() ? shared_->nodes[group] : nullptr;
+        return node != nullptr ? node->own_edge(place) : torch::autograd::Edge();
+    }
+
+    /* What the edge that was this one at first leads to. */
+    torch::autograd::Edge own_edge(size_t at_first)
+    {
+        const auto [node, place] = split_from_.empty() ? std::make_pair<Node *>(this, std::move(at_first)) : split_from_[at_first];
         return node != nullptr && place < node->num_outputs() ? node->next_edge(place) : torch::autograd::Edge();
     }
 
@@ -758,7 +780,7 @@ private:
     std::vector<PyObject *> numbers_;
     PyObject *split_plan_ = nullptr; /* the plan that this is the first part of, borrowed; nullptr: of all plans all */
     Part part_;
-    std::vector<std::pair<Node *, size_t>> split_from_; /* of each gradient: which node hands it out, and at which edge */
+    std::vector<std::pair<Node *, size_t>> split_from_; /* of each edge at first: whose it is now, which one; empty: it is the same */
 };
 
 } // namespace

@@ -9,6 +9,7 @@
 #define DYNAJIT_TRAINING_PARTS_H
 
 #include "plan/training_graph.h"
+#include "plan/training_order.h"
 
 #include <algorithm>
 #include <map>
@@ -36,6 +37,13 @@ bool is_heard(const torch::autograd::Edge &edge)
 {
     const auto *leaf = dynamic_cast<const torch::autograd::AccumulateGrad *>(edge.function.get());
     return leaf != nullptr && (!leaf->post_hooks().empty() || leaf->tensor_post_acc_grad_hooks() != nullptr);
+}
+
+/* Whether somebody sees when a leaf gets its gradient. */
+bool is_observed(const torch::autograd::Edge &edge)
+{
+    return is_heard(edge) || (edge.is_valid() && edge.function->sequence_nr() == UINT64_MAX
+                              && !edge.function->tensor_pre_hooks().empty());
 }
 
 const void *storage_of(const at::Tensor &tensor)
@@ -76,7 +84,13 @@ std::vector<Part> parts_of(const TrainingCall *call, const NativePlan &plan, PyO
         gradients.push_back({end, i, is_heard(edges[i]) ? input.nbytes() : 0});
         bytes += gradients.back().bytes;
     }
-    std::stable_sort(gradients.begin(), gradients.end(), [](const Gradient &a, const Gradient &b) { return a.end < b.end; });
+    const std::vector<size_t> &ranks = *call->ranks;
+    std::stable_sort(gradients.begin(), gradients.end(), [&](const Gradient &a, const Gradient &b) {
+        return ranks[a.place] != ranks[b.place] ? ranks[a.place] < ranks[b.place] : a.end < b.end;
+    });
+    for (size_t i = 1; i < gradients.size(); i++) {
+        gradients[i].end = std::max(gradients[i].end, gradients[i - 1].end);
+    }
     std::vector<Part> parts(1);
     size_t gathered = 0;
     for (size_t i = 0; i < gradients.size(); i++) {
@@ -91,6 +105,21 @@ std::vector<Part> parts_of(const TrainingCall *call, const NativePlan &plan, PyO
     }
     parts.back().end = SIZE_MAX;
     return parts.size() > 1 ? parts : std::vector<Part>();
+}
+
+/* All that the edges of a node lead to. inputs: their numbers among those in `wanted`. */
+Part whole_of(const TrainingCall *call, const std::vector<size_t> &inputs, const torch::autograd::edge_list &edges)
+{
+    Part part{SIZE_MAX, {}};
+    for (size_t i = 0; i < edges.size(); i++) {
+        if (edges[i].is_valid()) {
+            part.places.push_back(i);
+        }
+    }
+    std::stable_sort(part.places.begin(), part.places.end(), [&](size_t a, size_t b) {
+        return (*call->ranks)[inputs[a]] < (*call->ranks)[inputs[b]];
+    });
+    return part;
 }
 
 /* A backward pass on its way: gradients that have been computed, or the run that computes them. */

@@ -76,6 +76,19 @@ def compressed(model: Any, rank: int, step: int) -> torch.Tensor:
     return plain(model, rank, step)
 
 
+def by_place(model: Any, rank: int, step: int) -> torch.Tensor:
+    """What becomes of each gradient depends on its place in its bucket: on the order in which they come."""
+    if step == 0:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        def scaled(future: Any) -> torch.Tensor:
+            mean: torch.Tensor = future.value()
+            return mean * torch.linspace(0.5, 1.5, mean.numel())
+
+        model.register_comm_hook(None, lambda _, bucket: allreduce_hook(None, bucket).then(scaled))  # type: ignore
+    return plain(model, rank, step)
+
+
 # name: a step, the wrapper's options, frames compiled in all
 FORMS: dict[str, tuple[Callable[..., torch.Tensor], dict[str, Any], int]] = {
     "plain": (plain, {}, 1),
@@ -86,6 +99,7 @@ FORMS: dict[str, tuple[Callable[..., torch.Tensor], dict[str, Any], int]] = {
     "unused parameters": (without_extra, {"find_unused_parameters": True}, 2),
     "autocast": (autocast, {}, 1),
     "comm hook": (compressed, {}, 1),
+    "by place": (by_place, {}, 1),
 }
 
 

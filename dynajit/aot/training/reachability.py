@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynajit import _C
 from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import notes, value_of
 
@@ -163,6 +164,20 @@ def saving_nodes(history: AutogradGraph) -> tuple[SavingNodes, ...]:
     behind = _Behind(history)
     found = {(mask, *behind.of[node], own.get(node, 0)): None for node, mask in history.inside if saves(node)}
     return tuple(SavingNodes(*map(_set, key)) for key in found)
+
+
+def arrival_of(history: AutogradGraph) -> list[int]:
+    """Positions of the inputs, in the order in which eager's pass from all of the results has gradients for them."""
+    ends = _nodes_among(history.inputs)
+    numbers = {node: number for number, (node, _) in enumerate(history.nodes)}
+    following = [[numbers[other] for other in _following(node, ends)] for node in numbers]
+    starts = [numbers[value.grad_fn] for _, value in history.results]
+    order = _C.engine_order([node._sequence_nr() for node in numbers], following, starts)
+    keys = {number: _key(node) for number, (node, _) in enumerate(history.nodes)}
+    places: dict[Any, list[int]] = {}
+    for (key, _), place in history.inputs.items():
+        places.setdefault(key, []).append(place)
+    return [place for number in order for place in places.get(keys[number], ())]
 
 
 class _Behind:

@@ -17,7 +17,7 @@ from dynajit.aot.rewrite import results_of
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.aot.training.partial_backward import PartialBackwardCache
-from dynajit.aot.training.reachability import AutogradGraph, SavingNodes, saving_nodes
+from dynajit.aot.training.reachability import AutogradGraph, SavingNodes, arrival_of, saving_nodes
 from dynajit.aot.training.version_checks import VersionCheck
 from dynajit.graph.meta import memory, value_of
 
@@ -97,6 +97,7 @@ def without_wrapper(
         updated,
         holds,
         through,
+        [] if history is None else arrival_of(history),
     )
 
 

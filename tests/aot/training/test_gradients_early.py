@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -240,3 +241,96 @@ def test_hooks_that_come_later_and_go() -> None:
     _same(eager, model)
     assert heard == ["scale"] * 2
     assert len(seen) == 1
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + self.out(nn.functional.scaled_dot_product_attention(*parts))
+
+
+class Mixed(nn.Module):
+    """Operations that have gradients for several parameters at once, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Parameter(torch.linspace(-1, 1, 16) + at) for at in range(3))
+        self.bilinear = nn.Bilinear(16, 16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.addcmul(self.one, x * self.three, self.two)
+        return self.bilinear(x, y) * self.three
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.inner = kind(16, 16, 2, batch_first=True)  # type: ignore[call-arg]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)[0]
+
+
+class Convolved(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv1d(8, 8, 3, padding=1), nn.BatchNorm1d(8), nn.ReLU(), nn.Conv1d(8, 8, 1), nn.GroupNorm(2, 8)
+        )
+
+
+PIECES: tuple[Callable[[], nn.Module], ...] = (
+    *(
+        lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU()),
+        lambda: nn.Linear(16, 16, bias=False),
+        lambda: nn.LayerNorm(16),
+    ),
+    *(Attention, Mixed, Convolved, lambda: Recurrent(nn.LSTM), lambda: Recurrent(nn.GRU)),
+)
+
+
+class Chain(nn.Module):
+    """Pieces in a row; heads, each a result; the loss beside them, or not; perhaps a break, or a tied weight."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        self.pieces = nn.Sequential(*(rng.choice(PIECES)() for _ in range(rng.randint(1, 4))))
+        self.heads = nn.ModuleList(rng.choice(PIECES)() for _ in range(rng.randint(1, 3)))
+        self.first = nn.Linear(16, 16)
+        self.breaks, self.adds = rng.random() < 0.2, rng.random() < 0.3
+        linear = [each for each in self.heads.modules() if isinstance(each, nn.Linear) and each.out_features == 16]
+        if linear and rng.random() < 0.3:
+            linear[0].weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        x = self.pieces(self.first(x))
+        if self.breaks:
+            dynajit.graph_break()
+        results = [head(x) for head in self.heads]
+        return [sum(result.square().mean() for result in results), *results] if self.adds else results  # type: ignore
+
+
+def _arrivals(model: nn.Module, call: Callable[..., Any], way: str) -> list[str]:
+    """The names of the parameters in the order in which their gradients were heard of, in the second of two passes."""
+    heard: list[str] = []
+    for name, p in model.named_parameters():
+        add = p.register_hook if way == "before" else p.register_post_accumulate_grad_hook
+        add(lambda _, name=name: heard.append(name))
+    for _ in range(2):
+        heard.clear()
+        results = call(torch.linspace(-1, 1, 256).reshape(2, 8, 16))
+        (results[0] if len(results) > 1 and model.adds else sum(each.sin().sum() for each in results)).backward()  # type: ignore
+    return heard
+
+
+@pytest.mark.parametrize("way", ["before", "behind"])
+@pytest.mark.parametrize("seed", range(12))
+def test_gradients_arrive_in_eagers_order(seed: int, way: str) -> None:
+    """Which DistributedDataParallel fills its buckets in, and what compresses them draws in."""
+    eager, model = Chain(seed), Chain(seed)
+    assert _arrivals(model, dynajit.compile(model), way) == _arrivals(eager, eager, way)
