@@ -76,7 +76,7 @@ public:
         if (torch::autograd::get_current_graph_task_id() != ran_in_) {
             return; /* the node dies */
         }
-        shared_->use_up(started_from_, needed_);
+        shared_->use_up(come_by(), needed_);
         /* another backward pass may start from other results, or ask for other inputs; what keeps nothing runs again */
         if (shared_->is_all_used_up() && (is_only() || shared_->has_found_all())) {
             shared_->clear();
@@ -284,7 +284,7 @@ public:
             gradients = shared_->take_gradients();
             start_from(gradients);
         }
-        shared_->refuse_used_up(started_from_, needed_);
+        shared_->refuse_used_up(come_by(), needed_);
         refuse_written();
         variable_list found;
         if (std::find(started_from_.begin(), started_from_.end(), true) == started_from_.end() || !any_needed()) {
@@ -355,6 +355,12 @@ private:
             started_from_[i] = gradients[i].defined();
         }
         needed_ = needed();
+    }
+
+    /* The results that this pass has come by: eager's operations run, and are used up, though there be no gradient. */
+    Flags come_by() const
+    {
+        return shared_->passing.empty() ? Flags(started_from_.size(), true) : shared_->passed;
     }
 
     /* Of each of the inputs in `wanted`, whether this pass is asked for its gradient, or for what is behind it; empty: it is

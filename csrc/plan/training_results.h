@@ -47,10 +47,11 @@ public:
         shared_->refuse_used_up(number_);
         variable_list found(n_graph_, given.at(0));
         found.resize(num_outputs());
+        shared_->pass_by(number_, given.at(0));
         if (found.size() == 1 && call()->groups->size() == 1) {
+            shared_->gradients[number_].reset(); /* the graph's only node is given it */
             return found;
         }
-        shared_->pass_by(number_, given.at(0));
         given.clear();
         if (found.size() == n_graph_) {
             return found;

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import dynajit
 from dynajit.report.counters import counters
@@ -102,3 +103,41 @@ def test_results_have_a_history_where_no_gradient_gets_to_an_input(backend: str)
     assert result.requires_grad and not other.requires_grad
     result.sum().backward()
     assert x.grad is None and y.grad is None
+
+
+def _behind(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return NotMaterialized.apply(x.sin(), y)
+
+
+def _behind_a_break(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.sin()
+    dynajit.graph_break()
+    return NotMaterialized.apply(x, y)
+
+
+def _behind_a_region(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return NotMaterialized.apply(checkpoint(torch.sin, x, use_reentrant=False), y)
+
+
+def _behind_several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x.sin(), (x * y).exp()
+    dynajit.graph_break()
+    return NotMaterialized.apply(a * b, y)
+
+
+@pytest.mark.parametrize("order", [(1, 1), (1, 0), (0, 1), (0, 0)])
+@pytest.mark.parametrize("program", [_behind, _behind_a_break, _behind_a_region, _behind_several])
+def test_a_pass_without_gradients_uses_up_what_it_comes_by(program: Any, order: tuple[int, int]) -> None:
+    def outcomes(f: Any) -> list[Any]:
+        x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+        results, found = f(x, y), []
+        for place in order:
+            try:
+                results[place].sum().backward()
+            except RuntimeError as error:
+                found.append(str(error)[:40])
+            else:
+                found.append([None if each.grad is None else round(each.grad.sum().item(), 4) for each in (x, y)])
+        return found
+
+    assert outcomes(dynajit.compile(program)) == outcomes(program)
