@@ -67,6 +67,7 @@ class OpFacts:
     communicates: whether it starts a collective, of which all ranks have to make the same ones in the same order.
     foreign: an operator that others have registered: it may do anything beside giving its result, or raise.
     counts_no_writes: whether it writes tensors whose versions stay as they are.
+    in_place: position of the argument `inplace`, which has it write its first argument; -1: there is none.
     """
 
     known: bool
@@ -78,6 +79,7 @@ class OpFacts:
     communicates: bool = False
     foreign: bool = False
     counts_no_writes: bool = False
+    in_place: int = -1
 
 
 _NOTHING_KNOWN = OpFacts(known=False)
@@ -104,7 +106,8 @@ def _facts(target: Any) -> OpFacts:
     if not overloads:
         in_python = isinstance(target, types.FunctionType) and (target.__module__ in _COMPUTING or target in _DRAWING)
         in_python = in_python and target is not torch.Tensor.module_load  # which writes
-        return OpFacts(known=True, draws=target in _DRAWING) if in_python else _NOTHING_KNOWN
+        found = OpFacts(known=True, draws=target in _DRAWING, in_place=_flag(target))
+        return found if in_python else _NOTHING_KNOWN
     # a function's name stands for the overload with `out=`, too
     inner = [each for each in overloads if len(overloads) == 1 or not any(a.is_out for a in each._schema.arguments)]
     first = (inner or overloads)[0]
@@ -121,7 +124,15 @@ def _facts(target: Any) -> OpFacts:
         communicates=first.namespace in _COMMUNICATING and not is_wait(first),
         foreign=first.namespace not in _OURS,
         counts_no_writes=first.overloadpacket.__name__ in FUSED_STEPS,
+        in_place=_flag(target),
     )
+
+
+def _flag(target: Any) -> int:
+    """Where a function of Python's takes `inplace`; -1: it does not."""
+    code = target.__code__ if isinstance(target, types.FunctionType) else None
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return names.index("inplace") if "inplace" in names else -1
 
 
 def only_acts(target: Any) -> bool:
@@ -164,6 +175,8 @@ def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     places = known.writes
     if known.counts_no_writes and kwargs.get(_SCALE) is None:
         places = tuple(place for place in places if place[1] != _SCALED)
+    if known.in_place >= 0 and (args[known.in_place] if len(args) > known.in_place else kwargs.get("inplace")):
+        places = ((0, "input"),)
     return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
 
 

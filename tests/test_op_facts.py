@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
-from dynajit.op_facts import draws, facts, may_draw
+from dynajit.op_facts import draws, facts, may_draw, written_arguments
 
 
 def _overloads() -> Iterator[torch._ops.OpOverload]:
@@ -76,7 +76,33 @@ def _compare(
     if not torch.equal(state, torch.get_rng_state()):
         assert found.draws and draws(function, args, kwargs), f"{name} draws"
     if versions != _versions(given) and "running_mean" not in kwargs:  # norms' schemas don't say so
-        assert found.writes or {"out", "inplace"} & kwargs.keys(), f"{name} writes"
+        assert written_arguments(function, args, kwargs) or "out" in kwargs, f"{name} writes"
+
+
+def _names(function: Any) -> tuple[str, ...]:
+    code = getattr(function, "__code__", None)
+    return code.co_varnames[: code.co_argcount] if code is not None else ()
+
+
+@pytest.mark.filterwarnings("ignore")  # of how many dimensions some of them take
+@pytest.mark.parametrize("name", [name for name in dir(F) if "inplace" in _names(getattr(F, name))])
+def test_a_function_writes_where_it_is_told_to(name: str) -> None:
+    function: Any = getattr(F, name)
+    given = {"threshold": 0.5, "value": 2.0, "training": True}
+    named = {each: given[each] for each in _names(function) if each in given}
+    defaults = dict(zip(reversed(_names(function)), reversed(function.__defaults__ or ()), strict=False))
+    in_order = [(defaults | named)[each] for each in _names(function)[1:]]
+    flag = _names(function).index("inplace") - 1
+    for inplace in (True, False):
+        in_order[flag] = inplace
+        for args, kwargs in (((), {**named, "inplace": inplace}), (tuple(in_order), {})):
+            x = torch.rand(2, 3, 3)
+            function(x, *args, **kwargs)
+            assert (
+                (x._version > 0)
+                == inplace
+                == any(each is x for each in written_arguments(function, (x, *args), kwargs))
+            )
 
 
 def _double(x: torch.Tensor, into: torch.Tensor) -> None:
