@@ -309,7 +309,7 @@ def _keeps_all_in_place(write: Node) -> bool:
     """Whether an operation writes all of a memory in place, and what gives the same has it in the same places."""
     (written,) = first_of(write)
     value = value_of(written)
-    if not isinstance(value, FakeTensor) or _overlaps_itself(value):
+    if not isinstance(value, FakeTensor) or overlaps_itself(value):
         return False
     if not all(value_of(base).is_contiguous() for base in _viewed(written) if base is not written):
         return False  # what the inverse of a view gives need not be laid out as its base
@@ -406,7 +406,7 @@ def _writes_through_overlaps(graph: GraphFacts) -> bool:
     """Whether a tensor with elements that lie in one another's place, or a view of one, is written: the write is seen
     in all of them, and the values of all of them can't be copied back."""
     written = (part for parts in graph.writes.values() for part in parts)
-    return any(_overlaps_itself(value_of(view)) for part in written for view in _viewed(part))
+    return any(overlaps_itself(value_of(view)) for part in written for view in _viewed(part))
 
 
 def _viewed(node: Node) -> Iterator[Node]:
@@ -415,7 +415,7 @@ def _viewed(node: Node) -> Iterator[Node]:
     return reached([node], lambda view: (one for one in view.all_input_nodes if own is not None and memory(one) == own))
 
 
-def _overlaps_itself(value: Any) -> bool:
+def overlaps_itself(value: Any) -> bool:
     if memory_of(value) is None:
         return False
     steps = [(stride, size) for size, stride in zip(value.shape, value.stride(), strict=True)]

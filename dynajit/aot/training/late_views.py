@@ -2,9 +2,11 @@
 
 In:  a torch-level graph. Out: a callable that runs what is compiled of it, and takes these views of what that returns.
 A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the several views
-that `unbind`, `split` or `chunk` make. One of several results that share memory would need torch's wrapper, in which no
-result has a node of its own. And where sizes vary a view of an input that the graph writes is given by places
-in memory, of which AOTAutograd knows those in what was computed to be copied there, not those in the input.
+that `unbind`, `split` or `chunk` make. A write of a part of one that overlaps itself, as what `expand` gives, would be
+differentiated as if of a whole that overlaps itself. One of several results that share memory would need torch's
+wrapper, in which no result has a node of its own. And where sizes vary a view of an input that the graph writes is
+given by places in memory, of which AOTAutograd knows those in what was computed to be copied there, not those in the
+input.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
-from dynajit.aot.legality import GraphFacts, relaid
+from dynajit.aot.legality import GraphFacts, overlaps_itself, relaid
 from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
@@ -72,7 +74,10 @@ def _late_views(graph: GraphFacts) -> list[Node]:
     return [
         node
         for node in graph.returned
-        if _is_one_of_several(value_of(node)) or loses_its_place(graph, node) or node in shared
+        if _is_one_of_several(value_of(node))
+        or loses_its_place(graph, node)
+        or node in shared
+        or (memory(node) not in graph.given and _overlaps(value_of(node)))
     ]
 
 
@@ -120,6 +125,10 @@ def _is_one_of_several(value: Any) -> bool:
         and value._is_view()
         and torch._C._autograd._get_creation_meta(value) == _ONE_OF_SEVERAL
     )
+
+
+def _overlaps(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and value._is_view() and overlaps_itself(value)
 
 
 def way_to(view: Node, given: Collection[int | None]) -> Iterator[Node]:

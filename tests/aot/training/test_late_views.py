@@ -152,3 +152,48 @@ def base_turned(x: torch.Tensor) -> Any:
 def test_views_that_are_laid_out_anew_in_place(function: Callable[..., Any], requires_grad: bool) -> None:
     first, *others = (torch.rand(*sizes, requires_grad=requires_grad) for sizes in ((3, 2), (4, 2), (5, 3), (1, 3)))
     assert_same(function, first, then=[(other,) for other in others], repeat=1, backend="codegen")
+
+
+# views of a tensor of 4 x 4 in which an element stands in several places, and what writes a part of one
+OVERLAPPING: dict[str, Callable[[Any], Any]] = {
+    "expanded": lambda x: x.sum(0, keepdim=True).expand(4, 4),
+    "greatest": lambda x: x.max(0, keepdim=True)[0].expand(4, 4),
+    "broadcast": lambda x: torch.broadcast_to(x.sin()[0], (3, 4))[1:],
+    "a number": lambda x: x.sum().expand(3),
+    "windows": lambda x: x.exp().view(-1).unfold(0, 4, 2),
+    "by strides": lambda x: x.exp().as_strided((3, 3), (1, 1)),
+}
+
+
+def _first_doubled(x: torch.Tensor) -> None:
+    x[0].mul_(2)
+
+
+def _first_like_second(x: torch.Tensor) -> None:
+    x[0] = x[1]
+
+
+@pytest.mark.parametrize("write", [_first_doubled, _first_like_second])
+@pytest.mark.parametrize("view", OVERLAPPING)
+def test_a_part_of_a_view_that_overlaps_itself_is_written(view: str, write: Callable[..., Any]) -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = OVERLAPPING[view](x)
+        dynajit.graph_break()
+        write(y)
+        return y, y * 2
+
+    def outcome(call: Callable[..., Any], place: int) -> Any:
+        x = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()
+        try:
+            call(x)[place].sum().backward()
+        except RuntimeError as error:
+            return str(error)[:60]
+        return x.grad
+
+    for place in range(2):
+        expected, found = outcome(f, place), outcome(dynajit.compile(f, backend="codegen"), place)
+        assert isinstance(found, str) == isinstance(expected, str), (found, expected)
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
