@@ -28,6 +28,8 @@ for _name in ("FuncTorchVmapMode", "FuncTorchDynamicLayerFrontMode", "FuncTorchD
     _VMAP = _VMAP.add(torch._C._dispatch_key_parse(_name))
 # The first result that is statistics; in training the results before it are computed without the arguments 3 and 4.
 _STATISTICS = {"_native_batch_norm_legit_functional": 3, "_batch_norm_with_update_functional": 4}
+# what draws into a tensor, or fills it: of the first argument only the shape matters
+_FILLS = frozenset({"uniform", "normal_functional", "exponential", "random", "fill", "zero"})
 
 
 def reason_against(drawn: Sequence[Node]) -> str:
@@ -56,9 +58,19 @@ def is_computed_from(forward: torch.fx.GraphModule, places: Iterable[int]) -> bo
             name = node.args[0].target._schema.name.removeprefix("aten::")
             if node.args[1] >= _STATISTICS[name]:
                 found.add(node)
-        elif found.intersection(node.all_input_nodes):
+        elif found.intersection(_read_by(node)):
             (norms if _writes_statistics(node, found) else found).add(node)
     return bool(found.intersection(node for node in results_of(forward) if isinstance(node, Node)))
+
+
+def _read_by(node: Node) -> list[Node]:
+    """The nodes whose elements matter to a node's result."""
+    target = node.target
+    name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else ""
+    fills = name in _FILLS or name.endswith("_like")
+    if not fills or getattr(target, "namespace", "") != "aten":
+        return node.all_input_nodes
+    return [part for part in node.all_input_nodes if part in node.args[1:]]
 
 
 def _writes_statistics(node: Node, given: Collection[Node]) -> bool:

@@ -393,3 +393,19 @@ def test_statistics_that_nothing_reads_beside_an_alias_of_a_result(backend: str)
         return [*found, norm.running_mean, norm.num_batches_tracked]  # type: ignore[list-item]
 
     torch.testing.assert_close(observed(True), observed(False))
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "exponential_", "zero_", "random_"])
+def test_what_an_input_that_is_filled_anew_held_does_not_matter(name: str) -> None:
+    def f(x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        getattr(noise, name)()
+        return x.exp() * noise
+
+    found = []
+    for call in (f, dynajit.compile(f, backend="codegen")):
+        torch.manual_seed(0)
+        x, noise = torch.ones(3, requires_grad=True), torch.ones(3)
+        (first,) = torch.autograd.grad(call(x, noise).square().sum(), x, create_graph=True)
+        first.square().sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
