@@ -85,6 +85,7 @@ def _serve(rank: int, count: int, connection: Connection) -> None:
         timeout, short = datetime.timedelta(seconds=GROUP_SECONDS), datetime.timedelta(seconds=seconds)
         try:
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=timeout)
+            dist.barrier()  # a short case's rank would leave, with its connections, while another one still connects
             if short < timeout:  # not for the ranks to find each other: the machine may be busy
                 dist.distributed_c10d._set_pg_timeout(short)
             answer = True, case(rank, *args)
