@@ -141,3 +141,43 @@ def mapped(rank: int) -> list[Any]:
 def test_local_map(two: Ranks) -> None:
     for expected, actual in two.run(mapped):
         torch.testing.assert_close(actual, expected)
+
+
+def parts(rank: int) -> list[Any]:
+    """Parts of a mesh, which are other objects each time: results, and graphs, breaks and captures after the first."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    def summed(x: torch.Tensor, part: Any) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y, group=part.get_group())
+        return y + part.size()
+
+    def flattened(x: torch.Tensor, mesh: Any) -> torch.Tensor:
+        y, flat = x * 2, mesh["dp", "tp"]._flatten()
+        dist.all_reduce(y, group=flat.get_group())
+        return y + flat.size()
+
+    def too_late(x: torch.Tensor, mesh: Any) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + mesh._flatten().size()
+
+    mesh, more, late = (init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")) for _ in range(3))
+    found: list[Any] = []
+    for fn, given in (
+        (summed, [mesh["tp"], mesh["tp"], mesh["tp"], mesh["dp"], mesh["tp"]]),
+        (flattened, [mesh] * 3),
+        (flattened, [more] * 3),
+        (too_late, [late] * 3),
+    ):
+        dynajit.reset()
+        compiled, x = dynajit.compile(fn), torch.arange(3.0) + rank
+        with counted() as counts:
+            results = [compiled(x, one) for one in given]
+        assert all(torch.equal(result, fn(x, one)) for result, one in zip(results, given, strict=True))
+        found.append((*counts.totals()[:2], len(counts.seen)))
+    return found
+
+
+def test_parts_of_a_mesh(two: Ranks) -> None:
+    assert two.run(parts) == [[(2, 0, 2), (1, 0, 1), (1, 0, 1), (2, 1, 2)]] * 2

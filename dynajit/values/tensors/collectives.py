@@ -270,8 +270,21 @@ def real_of(tx: Tracer, value: Value) -> Any:
         return value.const()
     if not isinstance(value, ObjVal) or value.real_object is None or value.source is None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as a group of processes")
-    tx.guard(value.source, "ID", value.real_object)
-    return value.real_object
+    real = value.real_object
+    if type(real) is getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None):
+        # a part of a mesh (`mesh["tp"]`) is another object each time
+        tx.guard(value.source, "PREDICATE", functools.partial(_same_mesh, real), f"is {real}")
+    else:
+        tx.guard(value.source, "ID", real)
+    return real
+
+
+def _same_mesh(expected: Any, found: Any) -> bool:
+    """Whether meshes lie over the same processes, with the same groups: equal ones may have groups of their own."""
+    if found is expected:
+        return True
+    same = type(found) is type(expected) and found == expected
+    return same and getattr(found, "_dim_group_names", None) == getattr(expected, "_dim_group_names", None)
 
 
 @models_of_named(C10D, "_WorldMeta.WORLD")

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from dynajit.guards.source import CallSource, ConstSource
+from dynajit.op_facts import starts_collective
 from dynajit.report import breaks
 from dynajit.values.core.registry import models_of, models_of_named
 from dynajit.values.core.slots import ending_graph
-from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import is_literal
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, is_literal
 from dynajit.values.tensors.collectives import C10D, real_of
 
 _C10D_IN_C: Any = getattr(torch._C, "_distributed_c10d", None)
@@ -75,6 +76,18 @@ def _of_mesh(function: Any, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     with ending_graph(breaks.RAISES, function.__qualname__, KeyError, RuntimeError, TypeError, ValueError, IndexError):
         found = ask()
     return _answer(tx, found, CallSource(ConstSource(ask, function.__name__), _called, "{}()"))
+
+
+@models_of_named("torch.distributed.device_mesh", "DeviceMesh._flatten")
+def _flatten(function: Any, tx: Tracer, mesh: Value, *args: Value, **kwargs: Value) -> Value:
+    """A mesh is flattened once, and knows it ever after. The first time makes a group, for which all processes meet:
+    not before they have met in what the graph has them do until there."""
+    real = real_of(tx, mesh)
+    name = args[0] if args else kwargs.get("mesh_dim_name", ConstVal(None))
+    known = (real_of(tx, name) or "_".join(real.mesh_dim_names or ())) in real._get_root_mesh()._flatten_mapping
+    if not known and any(starts_collective(node.target) for node in tx.graph.graph.nodes):
+        raise GraphBreak(breaks.SKIPPED_CALL, "DeviceMesh._flatten(), which makes a group")
+    return _of_mesh(function, tx, mesh, *args, **kwargs)
 
 
 def _answer(tx: Tracer, found: Any, source: CallSource) -> Value:
