@@ -586,10 +586,12 @@ class FrameCapture:
         self.record.effects = emission.effects()
         with timer("guards"):
             # last, since writing a value into the code may depend on it
-            guards = tx.guards
             tx.guard_shapes()
             tx.guard_aliases()
             tx.guard_writes()
+            if called is None:
+                tx.guard_less()
+            guards = tx.guards
             if self.session.choices.guard_filter is not None:
                 guards = guards.filtered(self.session.choices.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)

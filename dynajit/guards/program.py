@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dynajit import _C
@@ -83,6 +83,17 @@ class GuardSet:
         for guard, kept in zip(self._guards, wanted, strict=True):
             if kept or guard.kind == "GLOBAL_STATE":
                 other.add(guard)
+        return other
+
+    def loosened(self, sources: Collection[Source | None]) -> GuardSet:
+        """The guards, but of these tensors' metadata only the class is left."""
+        if not sources:
+            return self
+        other = GuardSet()
+        for guard in self._guards:
+            if guard.kind == "TENSOR" and guard.source in sources:
+                guard = Guard(guard.source, "TYPE", guard.params[0].type, user_loc=guard.user_loc)
+            other.add(guard)
         return other
 
     def copy(self) -> GuardSet:

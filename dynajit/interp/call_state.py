@@ -53,7 +53,7 @@ def call_state(tx: Any, callee: Any, args: Sequence[Value], kwargs: dict[str, Va
         for value in (*args, *kwargs.values()):
             describe(value, key, leaves)
         _describe_written(tx, key, leaves)
-        key.append(sharing(value.fake for value in leaves if type(value) is TensorVal))
+        key.append(sharing(value.fake_for_keys for value in leaves if type(value) is TensorVal))
         key.append(identities(leaves))
     except Unknown:
         return None
@@ -174,9 +174,9 @@ def _describe_written(tx: Any, key: list[Any], leaves: list[Value]) -> None:
 
 def _tensor_key(value: TensorVal) -> tuple[Any, ...]:
     """What is known of a tensor. One from outside is that very tensor."""
-    if value.attrs or value.replacement is not None or may_be_known(value.node):
+    if value.attrs or value.replacement is not None or may_be_known(value.placeholder):
         raise Unknown
-    return (*fake_key(value.fake), value.kind, None if value.source is None else id(value))
+    return (*fake_key(value.fake_for_keys), value.kind, None if value.source is None else id(value))
 
 
 def fake_key(fake: Any) -> tuple[Any, ...]:

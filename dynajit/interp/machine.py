@@ -74,6 +74,8 @@ class Interpreter(Calls):
     """Interprets one outermost frame and all that is inlined into it."""
 
     making_wrapper = False
+    #: whether a call was not traced, since it looks at the same as an earlier one
+    calls_repeated = False
 
     def __init__(self, compile_id: str, seen: Seen | None = None, idle_budget: int = IDLE_START) -> None:
         self.compile_id = compile_id
@@ -367,6 +369,20 @@ class Interpreter(Calls):
             if written and takes(entry.real):
                 self.guards.add(Guard(entry.source, "PREDICATE", takes, "takes writes with a history"))
 
+    def guard_less(self) -> None:
+        """Where no graph is called: of tensors that the trace only handed on it relies on nothing but their class, so
+        that a call with others, of other sizes say, is the same call."""
+        tensors = [] if self.calls_repeated else [one for one in self.tensors.values() if isinstance(one, TensorVal)]
+        handed_on = {one.source for one in tensors if not one.looked_at}
+        handed_on.difference_update([one.source for one in tensors if one.looked_at])
+        for guard in self.guards if handed_on else ():
+            own, *others = guard.sources() or (None,)
+            for source in (own.base if own is not None and guard.kind == "TENSOR" else own, *others):
+                while source is not None:  # what else is asked of it may need to know what it is like
+                    handed_on.discard(source)
+                    source = source.base
+        self.guards = self.guards.loosened(handed_on)
+
     def guard_distinct(self, left: Value, right: Value) -> None:
         """The trace relied on it that these are two objects."""
         if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
@@ -416,9 +432,10 @@ class Interpreter(Calls):
         """The program's objects that the trace has read, with their models, by id."""
         return self._objects
 
-    def remember_tensor(self, value: TensorVal) -> None:
-        self._keep.append(value.fake)
-        self.journal.set_item(self.tensors, id(value.fake), value)
+    def remember_tensor(self, value: Any) -> None:
+        fake = value.fake_for_keys if isinstance(value, TensorVal) else value.fake
+        self._keep.append(fake)
+        self.journal.set_item(self.tensors, id(fake), value)
 
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
         if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):

@@ -55,6 +55,7 @@ class RepeatedCalls:
             return trace()
         kept = self._kept.get(state.key)
         if kept is not None:
+            tx.calls_repeated = True
             return kept.result
         before, changed = (tables(tx), tx.graph.mark()), len(tx.journal.changed)
         result = trace()

@@ -76,6 +76,7 @@ class Summaries:
             replay = Replay(tx, summary, module, state)
             result = replay.run() if replay.holds() else None
             if result is not None:
+                tx.calls_repeated = True
                 return result
         if known:
             self._misses[module.cls] = self._misses.get(module.cls, 0) + 1

@@ -54,8 +54,8 @@ def shard_recomputed(model: nn.Sequential) -> None:
 
 # how a model is spread, graphs, and breaks: at each hook of a fully sharded module
 FORMS = {
-    "fully_shard": (shard_fully, (2, 2)),
-    "fully_shard, recomputed": (shard_recomputed, (2, 2)),
+    "fully_shard": (shard_fully, (2, 1)),
+    "fully_shard, recomputed": (shard_recomputed, (2, 1)),
     "parallelize_module": (shard_tensors, (1, 0)),
 }
 

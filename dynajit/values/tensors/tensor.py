@@ -140,14 +140,39 @@ class TensorVal(Value):
         real: torch.Tensor | None = None,
     ) -> None:
         self._node = node
-        self.fake = fake
+        self._fake = fake
+        self._real = real
+        # whether anything may rely on what it is like; of one that is only handed on that is its class
+        self.looked_at = False
         self.kind = kind
         self.source = source
-        self.real_tensor = real
         self.attrs: dict[str, Value] = {}
         # behind a write to its `.data` or `.requires_grad`: what it stands for, without and with its history
         self.replacement: TensorVal | None = None
         self.differentiable: TensorVal | None = None
+
+    @property
+    def fake(self) -> torch.Tensor:
+        self.looked_at = True
+        return self._fake
+
+    @fake.setter
+    def fake(self, fake: torch.Tensor) -> None:
+        self._fake = fake
+
+    @property
+    def fake_for_keys(self) -> torch.Tensor:
+        """For tables, of which nobody relies on what they hold until it is found there."""
+        return self._fake
+
+    @property
+    def real_tensor(self) -> torch.Tensor | None:
+        self.looked_at = True
+        return self._real
+
+    @real_tensor.setter
+    def real_tensor(self, real: torch.Tensor | None) -> None:
+        self._real = real
 
     @property
     def placeholder(self) -> fx.Node:
@@ -156,6 +181,7 @@ class TensorVal(Value):
 
     @property
     def node(self) -> fx.Node:
+        self.looked_at = True
         if self.replacement is None:
             return self._node
         if self.fake.requires_grad and torch.is_grad_enabled():
