@@ -122,6 +122,8 @@ class GraphBuilder:
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()
         self.takes_nested = False  # whether an input is a nested tensor, or was; never goes back
+        #: in the place of tensors from outside that the graph makes anew of their parts: the parts that hold elements
+        self.assembled: list[torch.Tensor] = []
         self._modules: dict[str, fx.GraphModule] = {}
         self._symbol_nodes: dict[str, fx.Node] = {}
         self._number_nodes: dict[symbols.Tree, fx.Node] = {}
@@ -257,6 +259,11 @@ class GraphBuilder:
             if gets_history and any(_whole(entry.real) is other for other in through):
                 return True
         return False
+
+    def writes_assembled(self, written: torch.Tensor) -> bool:
+        """Whether a write of the tensor is one of a tensor from outside that the graph made anew of its parts."""
+        memories = {torch_compat.memory_of(leaf) for leaf in leaves_of(written)} if self.assembled else ()
+        return any(torch_compat.memory_of(part) in memories for part in self.assembled)
 
     def is_outdated(self, real: torch.Tensor) -> bool:
         """Whether the graph has written a tensor's memory, through another input, so that it has another history in

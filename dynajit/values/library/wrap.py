@@ -71,13 +71,13 @@ from dynajit.values.tensors.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS,
 from dynajit.values.tensors.dtensors import is_placement
 from dynajit.values.tensors.numpy_numbers import wrap_scalar
 from dynajit.values.tensors.opaque_tensor import OpaqueTensorVal
+from dynajit.values.tensors.ragged_inputs import assembled, is_assembled
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal, traceable
 from dynajit.values.tensors.wrapper_subclass import (
     WrapperVal,
     guard_ragged,
     guard_wrapper,
-    ragged_varies,
     traceable_wrapper,
 )
 from dynajit.wrappers import is_wrapper
@@ -245,7 +245,10 @@ def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str
 def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     jagged = torch_compat.COMPARES_RAGGED_SIZES and obj.is_nested and is_wrapper(obj)
     special = obj.layout is not torch.strided or obj.is_nested or obj.is_quantized
-    if ragged_varies(tx, obj, source) if jagged else special:
+    if is_assembled(tx, obj, source) if jagged else special:
+        made = assembled(tx, obj, source) if jagged else None
+        if made is not None:
+            return made
         tx.guard(source, "TYPE", type(obj))
         return OpaqueTensorVal(obj, source)
     refusal = _why_opaque(tx, obj)
@@ -257,9 +260,9 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     else:
         tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     guard_ragged(tx, entry)
-    made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
-    tx.remember_tensor(made)
-    return made
+    found = TensorVal(entry.node, entry.fake, type(obj), source, obj)
+    tx.remember_tensor(found)
+    return found
 
 
 def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
@@ -294,7 +297,7 @@ def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     try:
         with torch._C.DisableTorchFunction():
             plain = _tensor(tx, obj, source)
-            if is_wrapper(obj) and isinstance(plain, TensorVal):
+            if is_wrapper(obj) and isinstance(plain, TensorVal) and plain.node.op == "placeholder":
                 guard_wrapper(tx, obj, source)
     except Exception as error:  # whatever code of the class, asked for its metadata, raises
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"its class raises {type(error).__name__}")

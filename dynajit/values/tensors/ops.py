@@ -227,7 +227,9 @@ class _Operation:
         """Whether a size or an index among the arguments depends on data: it may be one that the operation refuses."""
         shapes = self.tx.graph.shapes
         return shapes.active and any(
-            isinstance(each, torch.SymInt) and not shapes.symbols.keys() >= set(names_in(tree_of(each.node.expr)))
+            isinstance(each, torch.SymInt)
+            and is_symbolic(each)
+            and not shapes.symbols.keys() >= set(names_in(tree_of(each.node.expr)))
             for each in leaves_in(self.fakes)
         )
 
@@ -318,6 +320,8 @@ class _Operation:
             raise GraphBreak(
                 breaks.UNSUPPORTED_TENSOR, "writing what another tensor, of a size that varies, is a view of"
             )
+        if any(map(self.tx.graph.writes_assembled, counted)):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a jagged tensor whose rows vary")
         if self.tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
         if self.caught and any(fake.device.type == "cpu" for fake in counted):

@@ -145,6 +145,13 @@ def guard_ragged(tx: Tracer, entry: GraphInput) -> None:
             tx.guard(known[1], "SAME_OBJECT" if known[0] is found[0] else "NOT_ALIASED", found[1])
 
 
+def shares_ragged(tx: Tracer, obj: Any) -> bool:
+    """Whether a jagged input of the graph has the ragged size of this tensor."""
+    own = obj._offsets if obj._lengths is None else obj._lengths
+    found = [_ragged(entry) for entry in tx.graph.inputs if _is_jagged(entry)]
+    return any(known is not None and known[0] is own for known in found)
+
+
 def ragged_varies(tx: Tracer, obj: Any, source: Source) -> bool:
     """Whether a jagged tensor holds other sizes from call to call: there are no symbols for those, and a graph for
     each would be one too many."""
