@@ -29,7 +29,7 @@ from dynajit.bytecode import (
 from dynajit.capture import rules
 from dynajit.capture.idle import Idle
 from dynajit.capture.reuse import Key
-from dynajit.graph.seen import Seen
+from dynajit.graph.seen import Seen, Sized
 from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.locks import process_lock
@@ -265,6 +265,11 @@ class Session:
         for source in varying:
             self.memory(function.__code__).seen.expect(source)
 
+    def expect_sizes(self, function: types.FunctionType, tensors: Sequence[Sized]) -> None:
+        """These parameters of a part are tensors whose sizes vary."""
+        for tensor in tensors:
+            self.memory(function.__code__).seen.expect_sizes(tensor)
+
     def results_vary(self, function: types.FunctionType, results: Sequence[Source]) -> None:
         """These parameters of a part are what a line gave that a varying value was needed for."""
         self.memory(function.__code__).seen.results.update(results)
@@ -280,6 +285,10 @@ class Session:
             (seen.renumbered, known.renumbered),
         ):
             kept.update(filter(None, (source.found_by(there) for source in found)))
+        for tensor in seen.sizes_expected():
+            place = tensor.source.found_by(there)
+            if place is not None:
+                known.expect_sizes(tensor._replace(source=place))
         known.restless.update(seen.restless)
         self.expect(function, [*filter(None, (source.found_by(there) for source in seen.expected()))])
 
@@ -351,14 +360,19 @@ class Session:
         _C.mark_ours(code)
         return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
 
-    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source]) -> Callable[..., Any]:
+    def shell(
+        self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]
+    ) -> Callable[..., Any]:
         """The function that runs a loop, around a call object for its body; made once for each shape. `varying`: which
-        of the body's parameters are numbers that vary."""
+        of the body's parameters are numbers that vary; `tensors`: those of sizes that do."""
         where = id(frame.code_object), cut.loop.header, cut.loop.entry, id(frame.globals)
         key = (*where, cut.named, cut.shared, cut.cells, cut.kept, "shell")
         made = self._continuations.get(key)
         if made is None:
-            code = build_shell(cut, self._body(frame.code, frame.globals, build_body(cut), varying))
+            body = self._body(frame.code, frame.globals, build_body(cut), varying)
+            function: Any = body.function
+            self.expect_sizes(function, tensors)
+            code = build_shell(cut, body)
             _C.mark_ours(code)
             made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
             made.__dict__["_continues"] = (frame.code, frame.code_object)

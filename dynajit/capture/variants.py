@@ -122,8 +122,12 @@ class _Misses:
         # and what it was given, of these variants
         self._given: collections.Counter[Source] = collections.Counter()
         self._lengths: dict[CallSource, set[int]] = collections.defaultdict(set)
+        # of what is no longer but shorter, too
+        self._others: dict[CallSource, set[int]] = collections.defaultdict(set)
         # where an object of a value of its own was relied on
         self._made: set[Source] = set()
+        # where anything else is than a variant that was never run again relies on
+        self._differing: set[Source] = set()
         # where no symbol can help, so that fewer variants are enough
         self._hopeless: set[Source] = set()
 
@@ -137,6 +141,7 @@ class _Misses:
         failed = set() if source is None else {source}
         differing = failed | guards.differing(values, globals_) if last or fresh else failed
         self._found.update(differing if last else failed)
+        self._differing.update(differing)
         if fresh:
             self._left.update(each for each in differing if self._is_own(each, changes))
             self._given.update(each for each in differing if not self._is_own(each, changes))
@@ -146,19 +151,31 @@ class _Misses:
                 self._hopeless.add(source)
         if source is not None and guard.kind == "RELATION" and settled_float(guard.params[0]):
             self._hopeless.add(source)  # a float of which something takes one number alone
+        self._note_lengths(variant, index, last, values, globals_)
+        if source is not None and guard.kind == "PREDICATE":
+            self._made.add(source)
+
+    def _note_lengths(
+        self, variant: _C.Variant, index: int, last: bool, values: tuple[Any, ...], globals_: dict[str, Any]
+    ) -> None:
+        guards = variant.data.guards
         outgrown = guards.outgrown(index, values, globals_)
         if outgrown is not None:
             length, count = outgrown
             self._lengths[length].add(count)
-            if self._is_kept(length, changes if fresh else ()):
+            if self._is_kept(length, () if variant.hits else variant.data.changes):
                 self._hopeless.add(length)
-        if source is not None and guard.kind == "PREDICATE":
-            self._made.add(source)
+        if last or self._part:
+            # several lengths may vary at once: each is found before the frame has no variant left
+            for length, count in guards.other_lengths(values, globals_, None if last else index):
+                self._others[length].add(count)
 
     def varying(self, seen: Seen, last: bool) -> list[Source]:
-        """Where no variant is to rely on what is there any more."""
+        """Where no variant is to rely on what is there any more. Numbers and texts that differ are known to vary from
+        now on, though the next trace may end before it reads them."""
         self._found.update({source: len(counts) for source, counts in self._lengths.items()})
         soon, numbers, expected = seen.counters | self._hopeless, seen.numbers(), set(seen.expected())
+        seen.differ(self._differing)
         many_numbers = MANY_COUNTS if self._part else MANY_VALUES  # sizes of zero and one are variants of their own
         found = [
             source
@@ -167,6 +184,8 @@ class _Misses:
             or (source in soon and count >= MANY_COUNTS)
             or ((source in self._lengths or source in self._made) and seen.is_result(source))
         ]
+        others = self._others.items()
+        found += [source for source, counts in others if len(counts) >= MANY_VALUES or seen.is_result(source)]
         found += [source for source, n in self._given.items() if n >= MANY_STATES and source in expected]
         left = self._left.items()
         return found + [source for source, n in left if n >= (many_numbers if source in numbers else MANY_STATES)]

@@ -8,6 +8,7 @@ on. Marks are kept in the tensor's own `__dict__`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -53,6 +54,18 @@ class Dimensions(NamedTuple):
     strides: frozenset[int]
 
 
+class Sized(NamedTuple):
+    """Where a tensor is, and its sizes and strides: None for those that vary."""
+
+    source: Source
+    sizes: list[int | None]
+    strides: list[int | None]
+
+    def varies(self) -> bool:
+        """Whether any does."""
+        return None in self.sizes or None in self.strides
+
+
 AUTOMATIC = Mark("maybe")
 NOTHING_VARIES = Dimensions({}, frozenset())
 
@@ -94,6 +107,12 @@ class Seen:
         if self.dynamic is not False:
             self._numbers[source] = self._texts[source] = CHANGED
 
+    def differ(self, sources: Iterable[Source]) -> None:
+        """Other numbers and texts are there than when they were met before, if they were."""
+        for source in sources:
+            if source in self._numbers or source in self._texts:
+                self.expect(source)
+
     def expects(self, source: Source) -> bool:
         """Whether the text or flag there is known to vary."""
         return self._texts.get(source) is CHANGED
@@ -127,6 +146,25 @@ class Seen:
         sizes_found = {at: mark for at, mark in sorted(found.items()) if mark.kind != "static"}
         return Dimensions(sizes_found, strides) if sizes_found or strides else None
 
+    def expect_sizes(self, tensor: Sized) -> None:
+        """The tensor there is going to have other sizes and strides where these are None."""
+        told = tensor.sizes, tensor.strides
+        if self.dynamic is False or not tensor.varies():
+            return
+        known = self._tensors.get(tensor.source)
+        if known is None or len(known[0]) != len(tensor.sizes):
+            known = self._tensors[tensor.source] = ([*tensor.sizes], [*tensor.strides])
+        for kept, new in zip(known, told, strict=True):
+            kept[:] = [CHANGED if size is None else old for old, size in zip(kept, new, strict=True)]
+
+    def sizes_expected(self) -> list[Sized]:
+        """The tensors of which sizes or strides are known to vary."""
+        found = []
+        for source, known in self._tensors.items():
+            sizes, strides = ([None if number is CHANGED else number for number in each] for each in known)
+            found.append(Sized(source, sizes, strides))
+        return [tensor for tensor in found if tensor.varies()]
+
     def varies(self, source: Source, real: torch.Tensor) -> bool:
         """Whether sizes or strides of this tensor changed, or all are to be symbolic, whatever marks it has."""
         if self.dynamic is False:
@@ -138,6 +176,8 @@ class Seen:
         known = self._tensors.get(source)
         if known is None or len(known[0]) != len(sizes):
             known = self._tensors[source] = (sizes, strides)
+            if len(sizes) == 1 and self.is_result(source):
+                sizes[0] = CHANGED  # such as the tensor made of a list of any length
             return known
         for old, new in zip(known, (sizes, strides), strict=True):
             for at, number in enumerate(new):

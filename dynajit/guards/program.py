@@ -202,6 +202,27 @@ class GuardSet:
                     return (length_source(source, kind.__len__), wanted) if other else None
         return None
 
+    def other_lengths(
+        self, locals: Sequence[object], globals: dict[str, Any] | None = None, index: int | None = None
+    ) -> Iterator[tuple[CallSource, int]]:
+        """The lengths' sources, and how long it was to be, of lists, tuples and deques that are longer or shorter now;
+        with an index only what that guard says."""
+        reader = _Reader(locals, globals)
+        for guard in self._guards if index is None else (self._guards[index],):
+            source = guard.source
+            counts = guard.kind == "EQUALS" and isinstance(source, CallSource) and source.of is deque.__len__
+            if source is None or not (counts or guard.kind == "LEN"):
+                continue
+            with contextlib.suppress(Unreachable):
+                found, wanted = reader.value(guard), guard.params[0]
+                if isinstance(source, CallSource) and counts:
+                    if found != wanted:
+                        yield source, wanted
+                    continue
+                for kind in (list, tuple):
+                    if issubclass(type(found), kind) and kind.__len__(found) != wanted:
+                        yield length_source(source, kind.__len__), wanted
+
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
         """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
         follows from one of them."""

@@ -22,6 +22,7 @@ from dynajit.bytecode.decode import name_of_keywords
 from dynajit.bytecode.return_action import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
+from dynajit.graph.seen import Sized
 from dynajit.guards.source import GlobalSource, LocalSource, RunTimeSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
@@ -29,7 +30,15 @@ from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variables, with_kept
-from dynajit.resume.numbers import RESULT, handed_over, results_among, varying_in_loop, varying_of
+from dynajit.resume.numbers import (
+    RESULT,
+    handed_over,
+    results_among,
+    sizes_in_loop,
+    sizes_of,
+    varying_in_loop,
+    varying_of,
+)
 from dynajit.resume.plan import (
     Resume,
     ResumePlan,
@@ -57,11 +66,17 @@ class Maker(Protocol):
     def continuation(self, resume: Resume, inner: InnerCall | None) -> Any:
         """How a frame goes on; `inner` is the callee's continuation."""
 
-    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source]) -> Callable[..., Any]:
-        """Runs a loop; `varying`: which of its body's parameters are numbers that vary."""
+    def shell(
+        self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]
+    ) -> Callable[..., Any]:
+        """Runs a loop; `varying`: which of its body's parameters are numbers that vary, `tensors`: those of sizes that
+        do."""
 
     def expect(self, function: Any, varying: Sequence[Source]) -> None:
         """These parameters of a continuation are numbers that vary."""
+
+    def expect_sizes(self, function: Any, tensors: Sequence[Sized]) -> None:
+        """These parameters of a continuation are tensors whose sizes vary."""
 
     def results_vary(self, function: Any, results: Sequence[Source]) -> None:
         """These parameters of a continuation are what a line gave that a varying value was needed for."""
@@ -95,6 +110,7 @@ class Emission:
         self.make_continuation = maker.continuation
         self.make_shell = maker.shell
         self.expect = maker.expect
+        self.expect_sizes = maker.expect_sizes
         self.hand_over = maker.hand_over
         self.results_vary = maker.results_vary
         self.emit = Emitter()
@@ -474,7 +490,7 @@ class Emission:
             self.out.call_const(CellType, push, int(bound))
             self.shared[name] = self.out.variable("cell")
             self.emit.store_fast(self.shared[name])
-        function = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands))
+        function = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands), sizes_in_loop(frame, cut))
         pushes = [partial(self.out.push, value) for value in self.operands]
         pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
         pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
@@ -593,8 +609,9 @@ class Emission:
             inner = InnerCall(function, len(args), bare, names_inside(code.co_name, code.co_varnames[: len(args)]))
         values = [value for _, value in args]
         self.expect(function.function, varying_of(function.function, values))
+        self.expect_sizes(function.function, sizes_of(function.function, values))
         self.hand_over(self.tx.seen, function.function, handed_over(function.function, values))
-        if self.needs_varying:
+        if self.needs_varying or self._takes_results():
             self.results_vary(function.function, results_among(function.function, values))
         # the call is made by who ran this code, when this frame and its variables are gone
         made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]
@@ -604,6 +621,13 @@ class Emission:
         else:
             self._call(_C.tail, made)
         self.emit.return_value()
+
+    def _takes_results(self) -> bool:
+        """Whether the instruction is given, of what this part was given, what a varying value was needed for."""
+        seen = self.tx.seen
+        return bool(seen.results) and any(
+            value.source is not None and seen.is_result(value.source) for value in reachable(self.operands)
+        )
 
     def _variables(self, resume: Resume) -> Iterator[tuple[Callable[[], None], Any]]:
         """The locals and cells that a continuation takes."""

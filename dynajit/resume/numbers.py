@@ -7,10 +7,13 @@ What is taken for varying without need costs a guard; what is missed is found wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from dynajit.bytecode import ITEM, Outline
+from dynajit.graph.seen import Sized
 from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
@@ -43,6 +46,36 @@ def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
     return found
 
 
+def sizes_of(function: Any, values: Sequence[Any]) -> list[Sized]:
+    """The parameters of a continuation that are given tensors whose sizes are symbolic."""
+    names = function.__code__.co_varnames
+    return _sizes((LocalSource(place, names[place]), value) for place, value in enumerate(map(_model, values)))
+
+
+def sizes_in_loop(frame: SymFrame, cut: Outline) -> list[Sized]:
+    """The same for the body of a loop."""
+    first = int(cut.loop.kind == "for")
+    return _sizes(
+        (LocalSource(place, name), _model(frame.locals.get(name))) for place, name in enumerate(cut.named, first)
+    )
+
+
+def _sizes(given: Iterable[tuple[Source, Any]]) -> list[Sized]:
+    found = []
+    for source, value in given:
+        if isinstance(value, TensorVal) and value.fake.layout is torch.strided and not value.fake.is_nested:
+            fake = value.fake
+            found.append(Sized(source, [*map(_known, fake.shape)], [*map(_known, fake.stride())]))
+    return [tensor for tensor in found if tensor.varies()]
+
+
+def _known(number: int | torch.SymInt) -> int | None:
+    if not isinstance(number, torch.SymInt):
+        return number
+    expr = number.node.expr
+    return int(expr) if expr.is_number else None
+
+
 def results_among(function: Any, values: Sequence[Any]) -> list[Source]:
     """The parameters of a continuation that are what the broken instruction gave."""
     names = function.__code__.co_varnames
@@ -54,7 +87,7 @@ def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Sour
     and where it is then."""
     names = function.__code__.co_varnames
     return [
-        (value.source, LocalSource(place, names[place]))
+        (value.source, (CellSource if isinstance(value, CellVal) else LocalSource)(place, names[place]))
         for place, value in enumerate(map(_model, values))
         if isinstance(value, (Value, LocalBox)) and value.source is not None and not isinstance(value, TensorVal)
     ]
