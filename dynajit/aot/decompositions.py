@@ -77,19 +77,22 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot.passes import convolution, foreach, group_norm, mixed_norms, weight_norm
+    from dynajit.aot.passes import convolution, foreach, group_norm, mixed_norms, sixteen_bits, weight_norm
     from dynajit.aot.passes.batch_norm import CPU_RULES, RULES, in_its_format
 
     # A release that lacks one of them has nothing to decompose there.
     def rules(names: Sequence[str]) -> Decompositions:
         return get_decompositions([getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)])
 
-    pointwise = {} if eager_rounding else {at: _integers_rounded(rule) for at, rule in rules(_POINTWISE).items()}
+    names = _POINTWISE if device == "cpu" else (*_POINTWISE, *_OF_KERNELS)
+    pointwise = {} if eager_rounding else {at: _integers_rounded(rule) for at, rule in rules(names).items()}
     others = rules(_NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES))
     if device == "cpu":
         norms = {at: rule for at, rule in others.items() if "native_batch_norm" in str(at)}
         others = {**others, **{at: in_its_format(rule) for at, rule in norms.items()}}
     entropy = torch.ops.aten.binary_cross_entropy.default
+    if device == "cpu":
+        pointwise = sixteen_bits.with_rounding(pointwise)
     if device == "cpu" and entropy in pointwise:
         pointwise[entropy] = _refusing(pointwise[entropy])
     own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else CPU_RULES)}
@@ -207,15 +210,21 @@ _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout, 
 _POINTWISE: tuple[str, ...] = (
     # activations
     *("celu", "elu", "elu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid"),
-    *("hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "leaky_relu_backward"),
-    *("log_sigmoid_forward", "log_sigmoid_backward", "logit", "logit_backward", "mish", "mish_backward", "selu"),
-    *("gelu_backward", "sigmoid_backward", "silu_backward", "softplus", "softplus_backward", "softshrink"),
-    *("tanh_backward", "threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
+    *("hardswish", "leaky_relu_backward"),
+    *("log_sigmoid_forward", "log_sigmoid_backward", "logit", "logit_backward", "mish", "selu"),
+    *("gelu_backward", "softplus", "softplus_backward", "softshrink"),
+    *("threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
     # losses
     *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
     *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),
+    *("soft_margin_loss", "soft_margin_loss_backward"),
     # arithmetic
-    *("addcdiv", "addcmul", "lerp", "sinc", "xlogy", "special_xlog1py", "special_entr", "deg2rad", "rad2deg"),
+    *("sinc", "xlogy", "special_xlog1py", "special_entr", "deg2rad", "rad2deg"),
+)
+# On GPUs. On CPUs `loopir` has these in the order of eager's kernels.
+_OF_KERNELS: tuple[str, ...] = (
+    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "mish_backward", "sigmoid_backward"),
+    *("silu_backward", "tanh_backward", "addcdiv", "addcmul", "lerp"),
 )
 _NAMES: tuple[str, ...] = (
     # normalisation
@@ -228,7 +237,7 @@ _NAMES: tuple[str, ...] = (
         "_fused_rms_norm_backward",
     ),
     # arithmetic
-    *("nan_to_num", "heaviside", "linalg_vector_norm", "norm", "logsumexp", "std", "std_mean"),
+    *("nan_to_num", "heaviside", "linalg_vector_norm", "norm", "logsumexp", "nansum"),
     *("native_dropout_backward", "zero", "fill", "rsub", "trace", "count_nonzero", "dist"),
 )
 # What torch's kernels for GPUs spend more passes over memory on than the generated ones.

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from dynajit.loopir import nodes
-from dynajit.loopir.build import apply, convert, number
-from dynajit.loopir.builder import Builder, Number, check_dtype
-from dynajit.loopir.index import Index, floordiv, mod
+from dynajit.loopir.build import apply, convert, number, select
+from dynajit.loopir.builder import Builder, Number, check_dtype, dense_stride
+from dynajit.loopir.index import Index, contiguous_strides, floordiv, mod, unravel
+from dynajit.loopir.lower_view import diagonal
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import begin_of_slice, index_from_start
@@ -228,3 +229,83 @@ def _triangle(build: Builder, x: Value, diagonal: int = 0) -> Value:
         return element if keep is None else nodes.op("where", (keep, element, zero), element.dtype)
 
     return build.result(body)
+
+
+@lowering(aten.diag_embed.default)
+def _diag_embed(build: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    rank, dtype = len(build.out.shape), check_dtype(x.dtype)
+    first, second = dim1 % rank, dim2 % rank
+
+    def body(axes: Axes) -> Scalar:
+        here = apply("eq", position(axes[second] + axes[first] * -1 + -offset), nodes.const(0, torch.int64))
+        others = [axis for dim, axis in enumerate(axes) if dim not in (first, second)]
+        element = build.element(x, (*others, axes[first if offset >= 0 else second]))
+        zero = number(0, dtype)
+        return guard([here], element, zero) if offset else select(here, element, zero)  # which is inside anyway
+
+    return build.result(body)
+
+
+@lowering(aten.eye.default, aten.eye.m)
+def _eye(build: Builder, *sizes: int, **kwargs: Any) -> Value:
+    dtype = check_dtype(build.out.dtype)
+
+    def body(axes: Axes) -> Scalar:
+        here = apply("eq", position(axes[0]), position(axes[1]))
+        return select(here, number(1, dtype), number(0, dtype))
+
+    return build.result(body)
+
+
+@lowering(aten.diagonal_copy.default)
+def _diagonal_copy(build: Builder, x: Value, *args: int, **kwargs: int) -> Value:
+    seen = diagonal(build, x, *args, **kwargs)
+    return build.result(lambda axes: build.element(seen, axes), moved=True)
+
+
+@lowering(aten.rot90.default)
+def _rot90(build: Builder, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Value:
+    first, second = (dim % len(x.shape) for dim in dims)
+
+    def body(axes: Axes) -> Scalar:
+        place = list(axes)
+        if k % 2:
+            place[first], place[second] = axes[second], axes[first]
+        for dim in {1: [second], 2: [first, second], 3: [first]}.get(k % 4, []):
+            place[dim] = place[dim] * -1 + (x.shape[dim] - 1)
+        return build.element(x, place)
+
+    return build.result(body, moved=True)
+
+
+@lowering(aten.pixel_shuffle.default)
+def _pixel_shuffle(build: Builder, x: Value, factor: int) -> Value:
+    def body(axes: Axes) -> Scalar:
+        *outside, channel, row, column = axes
+        inner = mod(row, factor) * factor + mod(column, factor)
+        place = (channel * (factor * factor) + inner, floordiv(row, factor), floordiv(column, factor))
+        return build.element(x, (*outside, *place))
+
+    return build.result(body, moved=True)
+
+
+@lowering(aten.pixel_unshuffle.default)
+def _pixel_unshuffle(build: Builder, x: Value, factor: int) -> Value:
+    if dense_stride(build.out) != contiguous_strides(build.out.shape):
+        raise NotLowered("rows of pixels that lie apart are copied faster by eager")
+
+    def body(axes: Axes) -> Scalar:
+        *outside, slot, row, column = axes
+        channel, i, j = unravel(slot, (x.shape[-3], factor, factor))
+        return build.element(x, (*outside, channel, row * factor + i, column * factor + j))
+
+    return build.result(body, moved=True)
+
+
+@lowering(aten.channel_shuffle.default)
+def _channel_shuffle(build: Builder, x: Value, groups: int) -> Value:
+    def body(axes: Axes) -> Scalar:
+        each = floordiv(axes[1], groups)
+        return build.element(x, (axes[0], mod(axes[1], groups) * (x.shape[1] // groups) + each, *axes[2:]))
+
+    return build.result(body, moved=True)

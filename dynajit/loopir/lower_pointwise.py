@@ -63,8 +63,13 @@ def sigmoid(a: Scalar) -> Scalar:
 
 
 def _times_sigmoid(x: Scalar, a: Scalar) -> Scalar:
-    """x / (1 + exp(-a)), by the exponential of what is not positive, which never becomes infinite."""
-    e = apply("exp", apply("neg", apply("abs", a)))
+    """x / (1 + exp(-a)), by the exponential of what is not positive, which never becomes infinite. Where that of -a
+    does, eager has zero. In float64 that is no gain."""
+    if a.dtype is torch.float64:
+        return apply("div", x, apply("add", like(1, a), apply("exp", apply("neg", a))))
+    size = apply("abs", a)
+    most = like(math.log(torch.finfo(a.dtype).max), a)
+    e = select(apply("gt", size, most), like(0, a), apply("exp", apply("neg", size)))
     above = select(apply("ge", a, like(0, a)), x, apply("mul", x, e) if not isinstance(x, Const) else e)
     return apply("div", above, apply("add", like(1, a), e))
 
@@ -161,9 +166,9 @@ def _times_alpha(build: Builder, b: Scalar, alpha: Number) -> Scalar:
 
 def _plus_scaled(build: Builder, name: str, a: Scalar, b: Scalar, alpha: Number) -> Scalar:
     """a + alpha * b, or a - alpha * b. The CPU's kernels in eager make one operation of it, which rounds once."""
-    if alpha == 1 or build.program.device.type != "cpu" or build.out.dtype not in FLOATS:
+    if alpha == 1 or build.program.device.type != "cpu" or b.dtype not in FLOATS:
         return apply(name, a, _times_alpha(build, b, alpha))
-    scale = number(alpha, b.dtype)
+    scale = convert(number(alpha, build.out.dtype), b.dtype)
     return apply("fma", scale if name == "add" else apply("neg", scale), b, a)
 
 
@@ -234,6 +239,8 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
 
 # Elements from which a call of torch's kernel pays, where that is faster than the C library.
 WORTH_A_CALL = 128
+# Powers of 10 that float32 has.
+_MOST_DECIMALS = 10
 _PLAIN_POWERS = (1, 2, 3, 0.5, -0.5, -1, -2)
 
 
@@ -275,9 +282,16 @@ def _binary_float(build: Builder, x: Operand, y: Operand) -> Value:
     return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
 
+def fused(build: Builder, a: Scalar, b: Scalar, c: Scalar) -> Scalar:
+    """a * b + c, which compilers make one operation of in eager's kernels for CPUs: it rounds once."""
+    if build.program.device.type == "cpu" and c.dtype in FLOATS:
+        return apply("fma", a, b, c)
+    return apply("add", c, apply("mul", a, b))
+
+
 @lowering(aten.addcmul.default)
 def _addcmul(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) -> Value:
-    return build.elementwise(lambda s, u, v: apply("add", s, apply("mul", _scaled(u, value), v)), x, a, b)
+    return build.elementwise(lambda s, u, v: fused(build, _scaled(u, value), v, s), x, a, b)
 
 
 @lowering(aten.addcdiv.default)
@@ -285,6 +299,55 @@ def _addcdiv(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) ->
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     return build.elementwise(lambda s, u, v: apply("add", s, apply("div", _scaled(u, value), v)), x, a, b)
+
+
+@lowering(aten.lerp.Scalar, aten.lerp.Tensor)
+def _lerp(build: Builder, x: Value, end: Value, weight: Operand) -> Value:
+    """From the nearer end: a weight of 1 gives `end` itself. A number is not rounded to the dtype of 16 bits."""
+    if not build.out.dtype.is_floating_point:
+        raise NotLowered
+
+    def body(s: Scalar, e: Scalar, w: Scalar) -> Scalar:
+        if isinstance(w, Const):
+            near: Scalar = number(abs(w.value) < 0.5, torch.bool)
+            factor = select(near, w, like(w.value - 1, w))
+        else:
+            near = apply("lt", apply("abs", w), like(0.5, w))
+            factor = select(near, w, apply("sub", w, like(1, w)))
+        return fused(build, factor, apply("sub", e, s), select(near, s, e))
+
+    return build.elementwise(body, x, end, weight, exact=-1 if isinstance(weight, Value) else 2)
+
+
+def _log_of_sum(build: Builder, a: Scalar, b: Scalar, exponential: str) -> Scalar:
+    """log(e^a + e^b), or of powers of 2, without any of them; of two equal infinities that one."""
+    most = apply("maximum", a, b)
+    rest = apply("log1p", apply(exponential, apply("neg", apply("abs", apply("sub", a, b)))))
+    total = apply("add", most, rest) if exponential == "exp" else fused(build, rest, like(1 / math.log(2), a), most)
+    same = apply("and", apply("eq", a, b), apply("eq", apply("abs", a), like(math.inf, a)))
+    return select(same, a, total)
+
+
+@lowering(aten.logaddexp.default, aten.logaddexp2.default)
+def _logaddexp(build: Builder, x: Value, y: Value) -> Value:
+    if not build.out.dtype.is_floating_point:
+        raise NotLowered
+    exponential = "exp2" if build.origin.op.startswith("aten.logaddexp2") else "exp"
+    return build.elementwise(lambda a, b: _log_of_sum(build, a, b, exponential), x, y)
+
+
+_elementwise(partial(apply, "hypot"), aten.hypot.default, only=_is_float)
+
+
+@lowering(aten.round.decimals)
+def _round_decimals(build: Builder, x: Value, *, decimals: int) -> Value:
+    if build.out.dtype not in FLOATS or abs(decimals) > _MOST_DECIMALS:
+        raise NotLowered
+    first, second = ("mul", "div") if decimals >= 0 else ("div", "mul")
+    power = 10.0 ** abs(decimals)
+    return build.elementwise(
+        lambda a: apply(second, apply("round", apply(first, a, like(power, a))), like(power, a)), x
+    )
 
 
 # ---- comparison, logic, selection
@@ -346,6 +409,19 @@ for _target, _infinite in (
     (aten.isneginf.default, lambda a: apply("eq", a, like(-math.inf, a))),
 ):
     _elementwise(_infinite, _target, only=_is_float, dtype=_own_dtype)
+
+
+_elementwise(
+    lambda a: apply("lt", apply("copysign", like(1, a), a), like(0, a)),
+    aten.signbit.default,
+    only=_is_float,
+    dtype=_own_dtype,
+)
+_elementwise(
+    lambda a: select(apply("ne", a, a), a, select(apply("lt", a, like(0, a)), like(math.pi, a), like(0, a))),
+    aten.angle.default,
+    only=_is_float,
+)
 
 
 def _sign(a: Scalar) -> Scalar:

@@ -6,7 +6,10 @@ of `build.reduce`, `build.map` and, for results, `build.as_result`.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -150,6 +153,18 @@ _register_extreme("max", aten.any)
 _register_extreme("min", aten.all)
 
 
+@lowering(aten.aminmax.default)
+def _aminmax(build: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    least, greatest = (
+        build.as_result(build.reshape(reduced, tuple(out.shape)), out)
+        for reduced, out in (
+            (build.reduce(kind, x, _dims(dim, x), keepdim, check_dtype(x.dtype)), out)
+            for kind, out in zip(("min", "max"), build.out, strict=True)
+        )
+    )
+    return least, greatest
+
+
 # ---- running sums and products
 
 
@@ -186,10 +201,15 @@ def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torc
     return mean, build.reduce("sum", squares, dims, True, dtype)
 
 
-def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -> tuple[Value, Value]:
+def _variance(
+    build: Builder, x: Value, dims: Dims, correction: Number | None, root: bool, with_mean: bool = False
+) -> tuple[Value, Value]:
+    """The variance, or its root, and the mean, with the reduced dimensions kept."""
     if not x.dtype.is_floating_point:
         raise NotLowered
-    dtype = compute_dtype(check_dtype(x.dtype))
+    on_cpu = build.program.device.type == "cpu"
+    # as eager's kernel for CPUs has it: squares of float32 overflow beyond 1e19
+    dtype = torch.float64 if on_cpu else compute_dtype(check_dtype(x.dtype))
     chosen = _dims(dims, x)
     less = 1 if correction is None else correction
     left = count_of(x, chosen) - (int(less) if less == int(less) else less)
@@ -197,26 +217,55 @@ def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -
         raise NotLowered("a variance may have no degree of freedom")
     left = max(left, 0)
     mean, squares = _mean_and_squares(build, x, chosen, dtype)
-    return build.map(lambda s: apply("div", s, like(left, s)), squares, dtype=dtype), mean
+
+    def result(s: Scalar) -> Scalar:
+        variance = apply("div", s, like(left, s))
+        return apply("sqrt", variance) if root else variance
+
+    if with_mean and on_cpu:
+        mean = _none_after_infinity(build, x, mean, chosen)
+    return build.map(result, squares, dtype=dtype), mean
 
 
-@lowering(aten.var.correction)
-def _var(
-    build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
-) -> Value:
-    variance, _ = _variance(build, x, dims, correction)
-    return build.as_result(build.reshape(variance, tuple(build.out.shape)))
+def _none_after_infinity(build: Builder, x: Value, mean: Value, dims: Sequence[int]) -> Value:
+    """Eager's kernel moves its mean from element to element, so that it is no number after one that is infinite."""
+    reduced = {dim % len(x.shape) for dim in dims} if x.shape else set()
+    zero = number(0, mean.dtype)
 
+    def but_the_last(axes: Any) -> Scalar:
+        wide = convert(build.element(x, axes), mean.dtype)
+        before = [apply("ne", position(axes[dim]), number(x.shape[dim] - 1, torch.int64)) for dim in sorted(reduced)]
+        return select(functools.reduce(partial(apply, "or"), before), wide, zero) if before else zero
 
-@lowering(aten.var_mean.correction)
-def _var_mean(
-    build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
-) -> tuple[Value, Value]:
-    variance, mean = _variance(build, x, dims, correction)
-    return (
-        build.as_result(build.reshape(variance, tuple(build.out[0].shape)), build.out[0]),
-        build.as_result(build.reshape(mean, tuple(build.out[1].shape)), build.out[1]),
+    rest = build.reduce("sum", build.pointwise(x.shape, but_the_last), dims, True, mean.dtype)
+    infinite = partial(apply, "eq", number(math.inf, mean.dtype))
+    return build.map(
+        lambda m, r: select(infinite(apply("abs", r)), number(math.nan, mean.dtype), m), mean, rest, dtype=mean.dtype
     )
+
+
+def _register_variance(name: str, root: bool) -> None:
+    @lowering(getattr(aten, name).correction)
+    def alone(
+        build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+    ) -> Value:
+        variance, _ = _variance(build, x, dims, correction, root)
+        return build.as_result(build.reshape(variance, tuple(build.out.shape)))
+
+    @lowering(getattr(aten, f"{name}_mean").correction)
+    def with_mean(
+        build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+    ) -> tuple[Value, Value]:
+        found = _variance(build, x, dims, correction, root, True)
+        first, second = (
+            build.as_result(build.reshape(value, tuple(out.shape)), out)
+            for value, out in zip(found, build.out, strict=True)
+        )
+        return first, second
+
+
+_register_variance("var", False)
+_register_variance("std", True)
 
 
 @lowering(aten.native_layer_norm.default)

@@ -150,3 +150,29 @@ def _flip(build: Builder, x: Value, dims: Sequence[int]) -> Value:
     )
     # flip copies: the result is a tensor of its own.
     return build.result(lambda axes: build.element(flipped, axes))
+
+
+@lowering(aten.unfold.default)
+def _unfold(build: Builder, x: Value, dimension: int, size: int, step: int) -> Value:
+    if not x.shape:
+        return build.view(x, build.out.shape, lambda axes: [])
+    dim = dimension % len(x.shape)
+    _check_told(x, dim, size)
+    return build.view(
+        x, build.out.shape, lambda axes: [a * step + axes[-1] if i == dim else a for i, a in enumerate(axes[:-1])]
+    )
+
+
+def diagonal(build: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The diagonal of two dimensions, as the last."""
+    first, second = dim1 % len(x.shape), dim2 % len(x.shape)
+
+    def where(axes: tuple[Index, ...]) -> list[Index]:
+        places = {first: axes[-1] + max(-offset, 0), second: axes[-1] + max(offset, 0)}
+        others = iter(axes)
+        return [places[dim] if dim in places else next(others) for dim in range(len(x.shape))]
+
+    return build.view(x, build.out.shape, where)
+
+
+lowering(aten.diagonal.default)(diagonal)

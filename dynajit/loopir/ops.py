@@ -117,6 +117,7 @@ _LIBRARY = (
     *(_library(20, torch.sinh), _library(20, torch.cosh), _library(12, torch.tanh)),
     *(_library(25, torch.asinh), _library(25, torch.acosh), _library(25, torch.atanh)),
     *(_library(14, torch.erf), _library(25, torch.erfc), _library(30, torch.pow, 2), _library(20, torch.fmod, 2)),
+    _library(12, torch.hypot, 2),
 )
 # Whether a division of integers by a constant, towards zero, is one more than that towards minus infinity.
 _INEXACT = "(({0} % {1} != 0) & (({0} % {1} < 0) != ({1} < 0)))"

@@ -11,20 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dynajit.loopir import lower_pointwise
+from dynajit.loopir import lower_gradients, lower_pointwise
 from dynajit.loopir.ops import LOW_PRECISION, MATH_FUNCTIONS
 
 _INEXACT = frozenset(
     {
         *MATH_FUNCTIONS,
-        *("rsqrt", "sigmoid", "silu", "gelu"),
-        *("pow", "atan2", "fmod", "remainder", "addcmul", "addcdiv"),
+        *("rsqrt", "sigmoid", "silu", "gelu", "hypot", "logaddexp", "logaddexp2"),
+        *("pow", "atan2", "fmod", "remainder", "addcmul", "addcdiv", "lerp"),
+        *("sigmoid_backward", "tanh_backward", "silu_backward", "mish_backward"),
     }
 )
+_POINTWISE = (lower_pointwise.__name__, lower_gradients.__name__)
 
 
 def rounds_as_eager(target: Any, function: Callable[..., Any], values: Iterable[Any]) -> bool:
     """Does the operator's lowering give eager's bits? `values` are its result and arguments."""
-    if function.__module__ != lower_pointwise.__name__ or target.overloadpacket.__name__ not in _INEXACT:
+    if function.__module__ not in _POINTWISE or target.overloadpacket.__name__ not in _INEXACT:
         return True
     return not any(getattr(value, "dtype", None) in LOW_PRECISION for value in values)

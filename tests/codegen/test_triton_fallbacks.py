@@ -97,7 +97,6 @@ LEFT: dict[str, Any] = {
     ),
     "sort": (lambda x: (x * 2).sort(1), (randn(9, 20),), "sort", 1),
     "topk": (lambda x: (x * 2).topk(3, 1), (randn(9, 20),), "topk", 1),
-    "std and mean": (lambda x: torch.std_mean(x, 1), (randn(9, 50),), "std_mean", 0),
 }
 
 

@@ -336,7 +336,7 @@ def _library() -> ModuleType:
     module = ModuleType("dynajit_interpreted_lib")
     renamed = {"rint": torch.round}
     names = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
-    for name in [*names.split(), "trunc", "rint", "copysign", "pow", "fmod", "atan2"]:
+    for name in [*names.split(), "trunc", "rint", "copysign", "pow", "fmod", "atan2", "hypot"]:
         setattr(module, name, _on_handles(renamed.get(name) or getattr(torch, name)))
     return module
 

@@ -289,6 +289,15 @@ INLINE float exp_mid_f32(float x) {
 }
 """
 
+_HYPOT = """\
+/* In double, where squares of floats neither overflow nor vanish. Of an infinity it is infinite, whatever is beside. */
+INLINE float hypot_f32(float x, float y) {
+  float r = (float)__builtin_sqrt(FMA64((double)x, (double)x, (double)y * (double)y));
+  r = __builtin_fabsf(x) == __builtin_inff() ? __builtin_inff() : r;
+  return __builtin_fabsf(y) == __builtin_inff() ? __builtin_inff() : r;
+}
+"""
+
 _POW = """\
 /* |x|^y = 2^(y log2(|x|)) in double, where neither function needs more than its main range: log2 by atanh's series of
    (m - 1) / (m + 1), 2^f by Taylor's. Signs and the special cases of IEEE 754 afterwards. */
@@ -522,6 +531,7 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "exp_part": (_EXP_PART, ()),
     "exp_f32": (_EXP, ("exp_part",)),
     "pow_f32": (_POW, ()),
+    "hypot_f32": (_HYPOT, ()),
     "exp_down_f32": (_EXP_DOWN, ("exp_part",)),
     "exp_mid_f32": (_EXP_MID, ("exp_part",)),
     "sin_small_f32": (_SIN_SMALL, ()),
@@ -543,6 +553,7 @@ _LIBRARY: dict[str, tuple[int, bool]] = {
     **dict.fromkeys(MATH_FUNCTIONS, (1, True)),
     "pow": (2, True),
     "atan2": (2, True),
+    "hypot": (2, True),
     "fmod": (2, False),
 }
 
