@@ -69,7 +69,7 @@ def _times_sigmoid(x: Scalar, a: Scalar) -> Scalar:
         return apply("div", x, apply("add", like(1, a), apply("exp", apply("neg", a))))
     size = apply("abs", a)
     most = like(math.log(torch.finfo(a.dtype).max), a)
-    e = select(apply("gt", size, most), like(0, a), apply("exp", apply("neg", size)))
+    e = select(apply("ge", size, most), like(0, a), apply("exp", apply("neg", size)))
     above = select(apply("ge", a, like(0, a)), x, apply("mul", x, e) if not isinstance(x, Const) else e)
     return apply("div", above, apply("add", like(1, a), e))
 

@@ -160,6 +160,11 @@ def test_rows(dtype: torch.dtype) -> None:
     assert not compared(REDUCTIONS, 4, x)
 
 
+def test_where_the_exponential_of_a_sigmoid_overflows() -> None:
+    x = torch.linspace(-88.73, -88.71, 5001).repeat(2)
+    assert torch.equal(dynajit.compile(torch.sigmoid)(x) == 0, torch.sigmoid(x) == 0)
+
+
 def test_unlike_shapes_and_dtypes() -> None:
     x, y = torch.randn(3, 1), torch.randn(5, dtype=torch.float64)
     for name in ("hypot", "logaddexp", "logaddexp2"):
