@@ -147,3 +147,20 @@ def test_loops_go_along_what_is_read_where_that_lies_apart_along_what_is_stored(
     source = plan_of(f, torch.randn(4, 16, 20, 20)).source
     innermost = source[source.rindex("#pragma omp simd") :]
     assert "2 * i3" in innermost and "++i3" in innermost, source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16])
+@pytest.mark.parametrize("columns, length", [(3, 5), (16, 6), (20, 32), (40, 33), (1100, 7)])
+def test_rows_that_all_points_are_compared_with(columns: int, length: int, dtype: torch.dtype) -> None:
+    """What is turned is the same for each point: a tile of it is made once, if one holds it all."""
+    x, y = (torch.randint(-8, 9, (rows, length)).to(dtype) for rows in (70, columns))
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        apart = x[:, None] - y * 2
+        return (apart * apart).sum(2), apart.abs().amax(2)
+
+    check(f, x, y)
+    if dtype is torch.float32 and (columns, length) == (16, 6):
+        source = plan_of(f, x, y).source
+        assert source.index(" turn_32((") < source.index("for (int64_t i0 = 0; i0 < 70")
+    check(lambda x, y: (x[None, :, None] * y).sum((0, 3)), x, y)

@@ -404,6 +404,7 @@ class _Printer(Lanes):
         block = self.block = self._column_block()
         if isinstance(last.size, int) and last.size <= block:  # lengths that the compiler knows: it keeps registers
             self.block, rows = last.size, points_of(kernel.outer[:-1])
+            self._turn_once()
             self._open_flat(self._threads() if rows != 1 else (), kernel.outer[:-1], rows, "o")
             self.gains(ROW)
             self.put(f"const int64_t base = 0, n = {last.size};")
@@ -445,7 +446,8 @@ class _Printer(Lanes):
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
         stored = [] if halves else self._stored_along_rows(section)
-        tiles, back = self._along_rows(section), [(store, self.fresh("q")) for store in stored]
+        tiles = [load for load in self._along_rows(section) if load not in self.turned]
+        back = [(store, self.fresh("q")) for store in stored]
         if tiles or back:
             self.open(f"for (int64_t y = {low}; y < {high}; y += {ACROSS})")
             self.put(f"const int64_t y_end = y + {ACROSS} < {high} ? y + {ACROSS} : {high};")
@@ -463,7 +465,7 @@ class _Printer(Lanes):
         self.open(f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last])
         self._lanes_loop(halves, body, section)
         self.close()
-        self.turned = {}
+        self.turned = {load: name for load, name in self.turned.items() if load not in tiles}
         self.gathered = {}
         for store, name in back:
             self._turn_back(store, name, last, columns)
@@ -474,6 +476,19 @@ class _Printer(Lanes):
             self.locals[reduction] = total
         for _ in (*others, *(("blocks",) if totals else ())):
             self.close()
+
+    def _turn_once(self) -> None:
+        """What is read in tiles, and whole for each point of the loops around the columns, is turned before them."""
+        *others, last = self.kernel.inner or (None,)
+        outside = [*self.kernel.outer[:-1], *others]
+        if last is None or type(last.size) is not int or last.size > ACROSS or not self.kernel.outer[:-1]:
+            return
+        for load in dict.fromkeys(load for section in self.kernel.sections for load in self._along_rows(section)):
+            same = load.tensor not in self.kernel.writes and all(stride_of(load.address, each) == 0 for each in outside)
+            if same and load.dtype.itemsize != 2:  # which `halves` sees to
+                if not self.turned:
+                    self.put(f"const int64_t y = 0, y_end = {last.size};")
+                self._turn(load, last, self.kernel.outer[-1], ("0", str(self.block), "l"), self.block)
 
     def _along_rows(self, section: Section) -> list[Load]:
         """What neighbours in memory along the rows, at every point: it is read in tiles."""
