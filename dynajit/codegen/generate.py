@@ -49,10 +49,11 @@ from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_
 from dynajit.nested import map_leaves
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, values_in
+from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, read_by_call, values_in
 from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
+from dynajit.schedule.spread import fuse_spread
 from dynajit.schedule.target import for_device
 from dynajit.torch_compat import copy_uncounted
 
@@ -92,7 +93,7 @@ def generate(
                         raise SymbolicShapes("a size that an operator's result tells")
                     if debug.enabled():
                         debug.write("ir_pre_fusion.txt", program_text(program))
-                    schedule = fuse(program, for_device(device))
+                    schedule = fuse_spread(program, for_device(device))
                     if backward and device.type == "cpu":
                         early = {v.root for at in program.waited_for for v in values_in(program.outputs[at])}
                         schedule.units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in), early)

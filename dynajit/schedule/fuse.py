@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,7 @@ class Schedule:
     stored_in: dict[Tensor, Tensor] = field(default_factory=dict)  # where that is another tensor's memory
     reads: dict[Tensor, tuple[Reading, ...]] = field(default_factory=dict)  # of members, through what is inlined
     whole: set[Tensor] = field(default_factory=set)  # returned, and nothing else is left of that other tensor
+    needed: frozenset[Tensor] = frozenset()  # in memory, whatever the groups
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -142,9 +143,9 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def fuse(program: Program, target: KernelTarget = CPU) -> Schedule:
-    """Group the program's tensors."""
-    return _Fusion(program, target).run()
+def fuse(program: Program, target: KernelTarget = CPU, again: Set[Tensor] = frozenset()) -> Schedule:
+    """Group the program's tensors. `again`: those that are computed wherever they are read."""
+    return _Fusion(program, target, again).run()
 
 
 def collapsed(shape: Shape, outer: Sequence[bool]) -> tuple[Shape, tuple[bool, ...]]:
@@ -182,8 +183,9 @@ def read_by_call(extern: Extern) -> set[Tensor]:
 class _Fusion:
     """The state while grouping."""
 
-    def __init__(self, program: Program, target: KernelTarget) -> None:
+    def __init__(self, program: Program, target: KernelTarget, again: Set[Tensor]) -> None:
         self.program = program
+        self.again = again
         self.target = target
         self.readers: dict[Tensor, list[Tensor]] = {}
         self.forced: set[Tensor] = set()
@@ -198,6 +200,7 @@ class _Fusion:
     def run(self) -> Schedule:
         live = self._live_items()
         self._count_uses(live)
+        needed = frozenset(self.forced)
         calls: list[Call] = []
         barrier: Call | None = None
         for item in live:
@@ -217,7 +220,8 @@ class _Fusion:
             if isinstance(item, Scatter):
                 stored_in[item] = stored_in.get(item.base, item.base)
         self._order_mutations()
-        return Schedule(_in_order(self.units), self.inlined, stored_in, self.reads)
+        units = _in_order(self.units)
+        return Schedule(units, self.inlined, stored_in, self.reads, needed=needed)
 
     # ---- uses
 
@@ -287,7 +291,7 @@ class _Fusion:
                     reads[node.tensor, node.position] = None
         self.cost[item], self.length[item] = cost, cost + length
         self.reads[item] = tuple(reads)
-        if self.target.keeps_rows and self._branches_often(item):
+        if self.target.keeps_rows and item not in self.again and self._branches_often(item):
             self.apart.add(item)
             self.forced.add(item)
         if (
@@ -314,7 +318,7 @@ class _Fusion:
             yield source, position
 
     def _worth_inlining(self, item: Tensor, cost: int, reads: int) -> bool:
-        if reads == 0 and cost <= 2 * CHEAP:
+        if (reads == 0 and cost <= 2 * CHEAP) or item in self.again:
             return True
         if reads <= 1 and cost <= CHEAP:
             return True

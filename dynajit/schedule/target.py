@@ -28,6 +28,7 @@ class KernelTarget:
     and calls may raise for what they are given.
     `adds_up_early`: what calls gave is added up a few results at a time, for the memory that they need.
     `cuts_loops`: what is put together from pieces is computed by a loop for each.
+    `spreads`: what is large and made of little, and cheap, is computed by each kernel that reads it, not stored.
     `few_rows`, `long_row`: reductions of fewer rows than the one, each longer than the other, do not fill the machine
     if a row is one worker's; 0: they do, the printer sees to it. `few_columns`, `long_column`: the same where a worker
     has neighbouring rows, for what is reduced lies across them in memory.
@@ -41,6 +42,7 @@ class KernelTarget:
     reads_first: bool = False
     cuts_loops: bool = False
     adds_up_early: bool = False
+    spreads: bool = False
     few_rows: int = 0
     long_row: int = 0
     few_columns: int = 0
@@ -56,7 +58,15 @@ class KernelTarget:
         return rows < self.few_rows and length > self.long_row
 
 
-CPU = KernelTarget("cpu", keeps_rows=True, stores_in_place=True, reads_first=True, cuts_loops=True, adds_up_early=True)
+CPU = KernelTarget(
+    "cpu",
+    keeps_rows=True,
+    stores_in_place=True,
+    reads_first=True,
+    cuts_loops=True,
+    adds_up_early=True,
+    spreads=True,
+)
 # Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole. Where
 # rows lie across memory one program has 16 of them at least, and 512 elements of those fit it.
 CUDA = KernelTarget(

@@ -1,0 +1,161 @@
+"""Tensors that are large, and cheap to compute of little: differences of all pairs, windows of an image.
+
+In:  a `Program`. Out: `fuse_spread`: its schedule, in which such a tensor is not stored for several kernels to read,
+but computed by each of them: the program is grouped once, and once more without what turned out to be stored so. The
+second is taken where less memory is in use at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from dynajit.loopir.nodes import (
+    Extern,
+    Op,
+    Pointwise,
+    Position,
+    Program,
+    Read,
+    Scalar,
+    Scan,
+    Scatter,
+    Tensor,
+    domain_of,
+    scalars_in,
+)
+from dynajit.loopir.ops import OPS
+from dynajit.loopir.size import hint_of, is_symbolic
+from dynajit.schedule.fuse import Group, Schedule, fuse, read_by, values_in
+from dynajit.schedule.target import CPU, KernelTarget
+
+# So many times as large as all that it is made of; less in bytes stays in a cache.
+SPREAD, LEAST_BYTES = 2, 1 << 16
+# What may be done in all for each element by those who have it from nobody then.
+COST = 16
+# Of the memory in use at once, this part is worth it.
+GAIN = 0.1
+
+
+def fuse_spread(program: Program, target: KernelTarget = CPU) -> Schedule:
+    """As `fuse`, with less in memory."""
+    schedule = fuse(program, target)
+    again = _Spread(schedule, _written(program)).found() if target.spreads else set()
+    if not again:
+        return schedule
+    other = fuse(program, target, again)
+    outputs = {value.root for value in values_in(program.outputs)}
+    return other if _most_at_once(other, outputs) <= (1 - GAIN) * _most_at_once(schedule, outputs) else schedule
+
+
+def _written(program: Program) -> set[Tensor]:
+    """What something is stored over: it is read no later than the graph says."""
+    scatters = {item.base for item in program.items if isinstance(item, Scatter)}
+    return scatters.union(*(item.mutates for item in program.items if isinstance(item, Extern)))
+
+
+class _Spread:
+    """What a schedule stores, though it is spread out of little. `written`: what may not be read later than it is."""
+
+    def __init__(self, schedule: Schedule, written: Set[Tensor]) -> None:
+        self.schedule = schedule
+        self.written = written
+        self.groups = [unit for unit in schedule.units if isinstance(unit, Group)]
+        self.readers: dict[Tensor, list[tuple[Group, Tensor]]] = {}
+        for group in self.groups:
+            for member in group.members:
+                for tensor in dict.fromkeys(tensor for tensor, _ in schedule.reads[member]):
+                    self.readers.setdefault(tensor, []).append((group, member))
+
+    def found(self) -> set[Tensor]:
+        """Tensors that are better computed wherever they are read."""
+        found: set[Tensor] = set()
+        for group in self.groups:
+            for tensor in group.stored:
+                if tensor not in self.schedule.needed and _bytes(tensor) >= LEAST_BYTES:
+                    own = set(self._registers(tensor, group))
+                    if self._better_computed(tensor, own, group):
+                        found |= own
+        return found
+
+    def _better_computed(self, tensor: Tensor, own: set[Tensor], group: Group) -> bool:
+        """`own`: the tensor and what is computed for it in its group."""
+        if not all(map(self._may_be_computed, own)):
+            return False
+        readers = [pair for each in own for pair in self.readers[each] if pair[1] not in own]
+        times = sum(other is not group for other, _ in readers)
+        sources = {source for each in own for source, _ in self.schedule.reads[each]} - own
+        return (
+            sources.isdisjoint(self.written)
+            and SPREAD * sum(map(_bytes, sources)) <= _bytes(tensor)
+            and times * sum(map(self._cost, own)) <= COST
+            and not any(_product(domain_of(reader)) > hint_of(tensor.numel) for _, reader in readers)
+        )
+
+    def _registers(self, tensor: Tensor, group: Group) -> Iterator[Tensor]:
+        """The tensor and what it is made of that is not in memory."""
+        todo, seen = [tensor], {tensor}
+        while todo:
+            each = todo.pop()
+            yield each
+            for source, _ in self.schedule.reads[each]:
+                here = source in group.members and source not in group.stored and source not in group.rows
+                if here and source not in seen:
+                    seen.add(source)
+                    todo.append(source)
+
+    def _may_be_computed(self, tensor: Tensor) -> bool:
+        places = (position for _, position in self.schedule.reads[tensor])
+        known = not is_symbolic(tensor.shape) and all(place is not None for place in places)
+        return known and isinstance(tensor, Pointwise) and not isinstance(tensor, Scan)
+
+    def _cost(self, tensor: Tensor) -> int:
+        """For an element, without what only its place decides: loops are cut there."""
+        assert isinstance(tensor, Pointwise)
+        cost = 0
+        for node in scalars_in(tensor.body):
+            if isinstance(node, Op) and not _of_places(node):
+                cost += OPS[node.name].cost if node.name != "convert" else 0
+            elif isinstance(node, Read) and node.tensor in self.schedule.inlined:
+                cost += self._cost(node.tensor)
+        return cost
+
+
+def _of_places(node: Op) -> bool:
+    """Is it a choice by the place, or a part of what is asked for one?"""
+
+    def asks(scalar: Scalar) -> bool:
+        return all(not isinstance(each, Read) for each in scalars_in(scalar))
+
+    return node.name == "guard" or (asks(node) and any(isinstance(each, Position) for each in scalars_in(node)))
+
+
+def _most_at_once(schedule: Schedule, outputs: Set[Tensor]) -> int:
+    """Bytes in use during the unit during which they are most."""
+    last: dict[Tensor, int] = {}
+    made: dict[Tensor, int] = {}
+    for number, unit in enumerate(schedule.units):
+        last.update(dict.fromkeys(read_by(unit, schedule.reads), number))
+        results = unit.stored if isinstance(unit, Group) else unit.extern.results
+        made.update({tensor: number for tensor in results if isinstance(tensor, Tensor)})
+    change = [0] * (len(schedule.units) + 1)
+    for tensor, number in made.items():
+        if tensor not in schedule.stored_in:
+            change[number] += _bytes(tensor)
+            end = len(schedule.units) if tensor in outputs else last.get(tensor, number) + 1
+            change[end] -= _bytes(tensor)
+    most = used = 0
+    for each in change:
+        used += each
+        most = max(most, used)
+    return most
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= hint_of(size)
+    return total
+
+
+def _bytes(tensor: Tensor) -> int:
+    return hint_of(tensor.numel) * tensor.dtype.itemsize

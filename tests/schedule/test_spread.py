@@ -1,0 +1,98 @@
+"""What is large and made of little is computed by each kernel that reads it, not kept in memory between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import dynajit
+from dynajit.testing import assert_same
+
+A, B = torch.linspace(-2, 2, 300), torch.linspace(0, 1, 250)
+ROWS, MORE = torch.linspace(-1, 1, 90 * 16).sin().view(90, 16), torch.linspace(0, 3, 80 * 16).cos().view(80, 16)
+IMAGE = torch.linspace(0, 50, 2 * 3 * 40 * 40).sin().view(2, 3, 40, 40)
+
+
+def soft_histogram(x: Tensor, centers: Tensor) -> Tensor:
+    weight = F.relu(1 - (x[:, None] - centers).abs() * 31)
+    return weight.sum(0) / weight.sum()
+
+
+def both_ways(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    far = (x[:, None] - y).abs()
+    return far.logsumexp(0), far.amin(1)
+
+
+def normed_pairs(x: Tensor, y: Tensor) -> Tensor:
+    pairs = F.relu(x[:, None] + y)
+    return ((pairs - pairs.mean((0, 1))) * pairs.var((0, 1)).rsqrt()).amax(1)
+
+
+def windows(x: Tensor) -> tuple[Tensor, Tensor]:
+    seen = F.unfold(x, 3, padding=1).unflatten(1, (3, 9))
+    return seen.amax(2) - seen.amin(2), seen.std(2)
+
+
+LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
+    "soft histogram": (soft_histogram, (A, B)),
+    "pairs, reduced both ways": (both_ways, (A, B)),
+    "pairs of rows, normed": (normed_pairs, (ROWS, MORE)),
+    "windows": (windows, (IMAGE,)),
+}
+
+
+def most_in_use(fn: Callable[..., object], *args: Tensor) -> int:
+    with torch.profiler.profile(profile_memory=True) as profile:
+        result = fn(*args)
+    del result
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_it_is_not_in_memory(name: str) -> None:
+    fn, args = LITTLE[name]
+    compiled = dynajit.compile(fn)
+    torch.testing.assert_close(compiled(*args), fn(*args), rtol=2e-5, atol=2e-5)
+    assert 3 * most_in_use(compiled, *args) < most_in_use(fn, *args)
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_gradients(name: str) -> None:
+    fn, args = LITTLE[name]
+
+    def gradients(*args: Tensor) -> tuple[Tensor, ...]:
+        results = fn(*args)
+        total = sum(each.sin().sum() for each in (results if isinstance(results, tuple) else (results,)))  # type: ignore[attr-defined]
+        return torch.autograd.grad(total, args)
+
+    leaves = [each.clone().double().requires_grad_() for each in args]
+    torch.testing.assert_close(dynajit.compile(gradients)(*leaves), gradients(*leaves))
+
+
+def test_what_it_is_made_of_is_written_afterwards() -> None:
+    def fn(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        z = x * 2
+        pairs = (z[:, None] - y).abs()
+        rows = pairs.sum(1)
+        z = z.index_add(0, at, y[:3])
+        x.add_(1)
+        return rows, z, pairs.amax(0)
+
+    assert_same(fn, A.clone(), B, torch.tensor([0, 5, 0]))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda p: p[:, :7].sum(0), lambda p: p.flip(0).cumsum(1), lambda p: p[A.long().abs()]]
+)
+def test_other_readers(read: Callable[[Tensor], Tensor]) -> None:
+    def fn(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        pairs = (x[:, None] * y).clamp(min=0.25)
+        return pairs.sum(1), read(pairs), pairs.amin(0)
+
+    assert_same(fn, A, B)
