@@ -318,8 +318,11 @@ def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) 
 
 
 def _comparable_with_tensor(value: Value) -> bool:
-    return isinstance(value, (SymVal, ArrayVal)) or (
-        isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
+    """Whether torch compares it, or NumPy after it declined: `Tensor.__eq__` takes arrays of any shape."""
+    return (
+        isinstance(value, (SymVal, ArrayVal))
+        or bool(value.array_priority)
+        or (isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool)))
     )
 
 
