@@ -8,6 +8,7 @@ numbers has to draw the same ones in the same order as in eager: torch's own rul
 from __future__ import annotations
 
 import functools
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -202,15 +203,27 @@ ALWAYS: Decompositions = {
     torch.ops.aten._efficientzerotensor.default: _zero_tensor,
 }
 _CODEGEN: Decompositions = {torch.ops.aten.cat.default: _cat}
+
+
+def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The kernel's sixth is a float32, of float64 too. Only whether an element is inside is kept for it."""
+    return torch.where((x > -3) & (x < 3), grad * _SIXTH, 0)
+
+
+_SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]
 # On CPUs; a GPU draws in another way.
-_OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout, torch.ops.aten.bmm.default: _bmm}
+_OWN: Decompositions = {
+    torch.ops.aten.native_dropout.default: _native_dropout,
+    torch.ops.aten.bmm.default: _bmm,
+    torch.ops.aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
 # many operators that don't fuse (training batch norm on CPUs, embedding and index backward, pooling, upsampling).
 _POINTWISE: tuple[str, ...] = (
     # activations
     *("celu", "elu", "elu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid"),
-    *("hardswish", "leaky_relu_backward"),
+    *("hardswish", "hardtanh_backward", "leaky_relu_backward"),
     *("log_sigmoid_forward", "log_sigmoid_backward", "logit", "logit_backward", "mish", "selu"),
     *("gelu_backward", "softplus", "softplus_backward", "softshrink"),
     *("threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
@@ -223,8 +236,8 @@ _POINTWISE: tuple[str, ...] = (
 )
 # On GPUs. On CPUs `loopir` has these in the order of eager's kernels.
 _OF_KERNELS: tuple[str, ...] = (
-    *("hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "mish_backward", "sigmoid_backward"),
-    *("silu_backward", "tanh_backward", "addcdiv", "addcmul", "lerp"),
+    *("hardsigmoid_backward", "hardswish_backward", "mish_backward", "sigmoid_backward", "silu_backward"),
+    *("tanh_backward", "addcdiv", "addcmul", "lerp"),
 )
 _NAMES: tuple[str, ...] = (
     # normalisation

@@ -8,7 +8,7 @@ on. Marks are kept in the tensor's own `__dict__`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import torch
@@ -107,11 +107,10 @@ class Seen:
         if self.dynamic is not False:
             self._numbers[source] = self._texts[source] = CHANGED
 
-    def differ(self, sources: Iterable[Source]) -> None:
+    def differ(self, sources: Set[Source]) -> None:
         """Other numbers and texts are there than when they were met before, if they were."""
-        for source in sources:
-            if source in self._numbers or source in self._texts:
-                self.expect(source)
+        for known in (self._numbers, self._texts) if self.dynamic is not False else ():
+            known.update(dict.fromkeys(known.keys() & sources, CHANGED))
 
     def expects(self, source: Source) -> bool:
         """Whether the text or flag there is known to vary."""

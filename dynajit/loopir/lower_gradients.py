@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, convert, like, number, select
+from dynajit.loopir.build import apply, convert, like, select
 from dynajit.loopir.builder import Builder, Number
 from dynajit.loopir.lower_pointwise import fused, sigmoid
 from dynajit.loopir.nodes import Scalar, Value
@@ -85,16 +85,3 @@ def _hardswish(build: Builder, g: Scalar, a: Scalar) -> Scalar:
     slope = apply("add", apply("div", a, like(3, a)), like(0.5, a))
     above = select(apply("ge", a, like(3, a)), g, apply("mul", g, slope))
     return select(apply("le", a, like(-3, a)), like(0, g), above)
-
-
-@_gradient(aten.hardsigmoid_backward.default)
-def _hardsigmoid(build: Builder, g: Scalar, a: Scalar) -> Scalar:
-    sixth = convert(number(1 / 6, torch.float32), a.dtype)  # also of float64
-    inside = apply("and", apply("gt", a, like(-3, a)), apply("lt", a, like(3, a)))
-    return select(inside, apply("mul", g, sixth), like(0, g))
-
-
-@_gradient(aten.hardtanh_backward.default)
-def _hardtanh(build: Builder, g: Scalar, a: Scalar, low: Number, high: Number) -> Scalar:
-    inside = apply("and", apply("gt", a, like(low, a)), apply("lt", a, like(high, a)))
-    return select(inside, g, like(0, g))

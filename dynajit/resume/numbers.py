@@ -63,8 +63,8 @@ def sizes_in_loop(frame: SymFrame, cut: Outline) -> list[Sized]:
 def _sizes(given: Iterable[tuple[Source, Any]]) -> list[Sized]:
     found = []
     for source, value in given:
-        if isinstance(value, TensorVal) and value.fake.layout is torch.strided and not value.fake.is_nested:
-            fake = value.fake
+        fake = value.fake_for_keys if isinstance(value, TensorVal) else None
+        if fake is not None and fake.layout is torch.strided and not fake.is_nested:
             found.append(Sized(source, [*map(_known, fake.shape)], [*map(_known, fake.stride())]))
     return [tensor for tensor in found if tensor.varies()]
 

@@ -66,12 +66,15 @@ def code(data: bytes) -> str | None:
     hidden = [i.index for i in decoded.instrs if i.op == "LOAD_FAST_AND_CLEAR"]
     ends = hidden[0] if hidden else len(decoded.instrs)
     places = [index for index in sorted(kinds) if index <= ends and not may_be_unbound(decoded, index)]
-    chosen = rng.choice(places)
-    for name, made in (("rebuilt", rebuilt(function)), ("cut", broken_at(function, chosen, kinds[chosen]))):
+    chosen = rng.choice(places) if places else None  # none where a comprehension comes first
+    ways = [("rebuilt", rebuilt(function))]
+    if chosen is not None:
+        ways.append(("cut", broken_at(function, chosen, kinds[chosen])))
+    for name, made in ways:
         for values in arguments:
             expected, found = _outcome(function, values), _outcome(made, values)
             if expected != found:
-                where = f" at {decoded.instrs[chosen]}" if name == "cut" else ""
+                where = f" at {decoded.instrs[chosen]}" if chosen is not None and name == "cut" else ""
                 return f"{name}{where}, called with {values}: {found} instead of {expected}\n{text}"
     return None
 
