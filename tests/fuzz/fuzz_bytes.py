@@ -9,6 +9,7 @@ Each byte decides something, so a changed byte is a changed program rather than 
 
 from __future__ import annotations
 
+import opcode
 import random
 import sys
 from collections.abc import Callable
@@ -101,7 +102,9 @@ def damaged(data: bytes) -> str | None:
         if table and rng.random() < 0.3:
             table[rng.randrange(len(table))] = rng.randrange(256)
         else:
-            instructions[rng.randrange(end)] = rng.randrange(256)
+            at, byte = rng.randrange(end), rng.randrange(256)
+            if at % 2 or not opcode.opname[byte].startswith("INSTRUMENTED"):  # CPython looks its tools' data up
+                instructions[at] = byte
     harmed = original.replace(co_code=bytes(instructions), co_exceptiontable=bytes(table))
     decoded = decode(harmed)
     if decoded.refusal is None:
