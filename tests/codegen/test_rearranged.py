@@ -15,8 +15,7 @@ from dynajit.testing import assert_same
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "diag_embed": (torch.diag_embed, (3, 5)),
-    "diag_embed above": (lambda x: torch.diag_embed(x, 2, 0, 2), (3, 5)),
-    "diag_embed below": (lambda x: torch.diag_embed(x, -1, -1, -2), (3, 5)),
+    "diag_embed across": (lambda x: torch.diag_embed(x, 0, 0, 2), (3, 5)),
     "diag": (lambda x: torch.ops.aten.diagonal_copy(x, 1), (4, 6)),
     "diagonal": (lambda x: x.diagonal(-1, 0, 2) + 1, (4, 3, 6)),
     "diagonal above": (lambda x: x.diagonal(2, -1, -2) + 1, (4, 3, 6)),
@@ -49,6 +48,11 @@ def test_cpu(name: str, dtype: torch.dtype) -> None:
     if dtype is torch.float32:
         check(lambda x: function(x * 2).abs() + 1, x, kernels=1, externs=0)
         check(function, x.transpose(0, -1).contiguous().transpose(0, -1), externs=0)
+
+
+@pytest.mark.parametrize(("offset", "dims"), [(2, (0, 2)), (-1, (-1, -2))])
+def test_beside_the_diagonal_is_a_call(offset: int, dims: tuple[int, int]) -> None:
+    check(lambda x: torch.diag_embed(x, offset, *dims), torch.randn(3, 5), externs=1)
 
 
 def test_eye() -> None:
