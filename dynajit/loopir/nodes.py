@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import torch
 
 from dynajit.loopir.index import Axis, Index, axis
+from dynajit.loopir.size import hint_of
 
 Shape = tuple[int, ...]
 CPU = torch.device("cpu")
@@ -53,6 +54,11 @@ class Tensor:
         for size in self.shape:
             total *= size
         return total
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes, with the sizes at hand."""
+        return hint_of(self.numel) * self.dtype.itemsize
 
     def __repr__(self) -> str:
         return self.name

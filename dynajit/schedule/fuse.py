@@ -10,6 +10,7 @@ To fuse more: `_Fusion._can_join`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from dynajit.loopir.nodes import (
     scalars_in,
 )
 from dynajit.loopir.ops import CHECKS, OPS
-from dynajit.loopir.size import hint_of, is_symbolic
+from dynajit.loopir.size import is_symbolic
 from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
 from dynajit.schedule.pieces import placed_once
@@ -93,12 +94,12 @@ class Group:
     @property
     def numel(self) -> int:
         """Points of the domain."""
-        return _product(self.shape)
+        return math.prod(self.shape)
 
     @property
     def row_numel(self) -> int:
         """Points of the outer dimensions."""
-        return _product([size for size, outer in zip(self.shape, self.outer, strict=True) if outer])
+        return math.prod([size for size, outer in zip(self.shape, self.outer, strict=True) if outer])
 
     @property
     def bounds(self) -> tuple[Scalar, ...]:
@@ -136,11 +137,10 @@ class Schedule:
     needed: frozenset[Tensor] = frozenset()  # in memory, whatever the groups
 
 
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
+def made_by(unit: Unit) -> list[Tensor]:
+    """The tensors in memory that it gives."""
+    made = unit.stored if isinstance(unit, Group) else unit.extern.results
+    return [tensor for tensor in made if isinstance(tensor, Tensor)]
 
 
 def fuse(program: Program, target: KernelTarget = CPU, again: Set[Tensor] = frozenset()) -> Schedule:
@@ -330,7 +330,7 @@ class _Fusion:
         if len(readers) != 1:
             return False
         reader = readers[0]
-        if cost <= CHEAP_BROADCAST or _product(domain_of(reader)) <= item.numel:
+        if cost <= CHEAP_BROADCAST or math.prod(domain_of(reader)) <= item.numel:
             return True
         if not self.target.cuts_loops or not placed_once(item, reader, self.reads[item]):
             return False
@@ -345,7 +345,7 @@ class _Fusion:
             return False
         calls = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Call)}
         dying = [tensor for tensor in calls if tensor.shape == item.shape and len(self.readers[tensor]) == 1]
-        if len(dying) < MOST_SUMMED or hint_of(item.numel) * item.dtype.itemsize < LEAST_SUMMED:
+        if len(dying) < MOST_SUMMED or item.nbytes < LEAST_SUMMED:
             return False
         self.apart.add(item)
         return True
@@ -466,7 +466,7 @@ class _Fusion:
                     return None
             elif item.bounds:
                 return None
-            elif _product(own_shape) != group.numel:
+            elif math.prod(own_shape) != group.numel:
                 if item.numel != group.numel:
                     return None
                 as_row = "members"

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from dynajit.loopir.nodes import Scatter, Tensor
-from dynajit.loopir.size import hint_of
-from dynajit.schedule.fuse import Call, Group, Reading, Unit, read_by
+from dynajit.schedule.fuse import Call, Reading, Unit, made_by, read_by
 
 # Calls that do nothing but compute, by the names of their operators.
 _PURE = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "cat", "clone"))
@@ -38,14 +37,14 @@ def sink_units(
     read_later: set[Tensor] = set()
     for unit in reversed(units):
         place, read = 0, read_by(unit, reads)
-        stays = not _may_move(unit, fixed - own) or not waited_for.isdisjoint(_made_by(unit))
-        made = 0 if stays else sum(map(_bytes, _made_by(unit)))
+        stays = not _may_move(unit, fixed - own) or not waited_for.isdisjoint(made_by(unit))
+        made = 0 if stays else sum(tensor.nbytes for tensor in made_by(unit))
         if made > LEAST_BYTES:
             last = _last_place(later, following.get(unit, set()))
             # What it reads lives until then. Where others read it in between, that counts for what only the caller
             # needs: a gradient, which is in nobody's way until the peak is over.
             held = read - bases if last == len(later) else read - read_later
-            if made > sum(map(_bytes, held)) + LEAST_BYTES:
+            if made > sum(tensor.nbytes for tensor in held) + LEAST_BYTES:
                 place = last
         later.insert(place, unit)
         read_later |= read
@@ -64,9 +63,9 @@ def _last_place(later: Sequence[Unit], following: set[Unit]) -> int:
 
 def _added_to_products(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Scatter]:
     """Scatters into the result of a call that may move, which nobody else reads."""
-    products = {tensor for unit in units if isinstance(unit, Call) and _is_pure(unit) for tensor in _made_by(unit)}
+    products = {tensor for unit in units if isinstance(unit, Call) and _is_pure(unit) for tensor in made_by(unit)}
     readers = Counter(tensor for unit in units for tensor in read_by(unit, reads))
-    made = (tensor for unit in units for tensor in _made_by(unit) if isinstance(tensor, Scatter))
+    made = (tensor for unit in units for tensor in made_by(unit) if isinstance(tensor, Scatter))
     return {scatter for scatter in made if scatter.base in products and readers[scatter.base] <= 1}
 
 
@@ -78,12 +77,3 @@ def _may_move(unit: Unit, fixed: Set[Tensor]) -> bool:
 
 def _is_pure(call: Call) -> bool:
     return str(call.extern.target) in _PURE
-
-
-def _made_by(unit: Unit) -> list[Tensor]:
-    made = unit.stored if isinstance(unit, Group) else unit.extern.results
-    return [tensor for tensor in made if isinstance(tensor, Tensor)]
-
-
-def _bytes(tensor: Tensor) -> int:
-    return hint_of(tensor.numel) * tensor.dtype.itemsize

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dynajit.loopir.nodes import Tensor
-from dynajit.loopir.size import hint_of
 
 # Of an operation or a read, beside the operation's cost; of a reduction.
 NODE, REDUCTION = 4, 128
@@ -54,7 +53,7 @@ def _bytes_across(members: Sequence[Tensor], reads: Sequence[Iterable[Tensor]]) 
             last[tensor] = at
     change = [0] * (len(members) + 1)
     for tensor, end in last.items():
-        moved = hint_of(tensor.numel) * tensor.dtype.itemsize * (2 if tensor in made else 1)
+        moved = tensor.nbytes * (2 if tensor in made else 1)
         change[first[tensor] + 1] += moved
         change[end + 1] -= moved
     for at in range(1, len(change)):

@@ -7,6 +7,7 @@ second is taken where less memory is in use at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Set
 
 from dynajit.loopir.nodes import (
@@ -25,7 +26,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import hint_of, is_symbolic
-from dynajit.schedule.fuse import Group, Schedule, fuse, read_by, values_in
+from dynajit.schedule.fuse import Group, Schedule, fuse, made_by, read_by, values_in
 from dynajit.schedule.target import CPU, KernelTarget
 
 # So many times as large as all that it is made of; less in bytes stays in a cache.
@@ -71,7 +72,7 @@ class _Spread:
         found: set[Tensor] = set()
         for group in self.groups:
             for tensor in group.stored:
-                if tensor not in self.schedule.needed and _bytes(tensor) >= LEAST_BYTES:
+                if tensor not in self.schedule.needed and tensor.nbytes >= LEAST_BYTES:
                     own = set(self._registers(tensor, group))
                     if self._better_computed(tensor, own, group):
                         found |= own
@@ -86,9 +87,9 @@ class _Spread:
         sources = {source for each in own for source, _ in self.schedule.reads[each]} - own
         return (
             sources.isdisjoint(self.written)
-            and SPREAD * sum(map(_bytes, sources)) <= _bytes(tensor)
+            and SPREAD * sum(source.nbytes for source in sources) <= tensor.nbytes
             and times * sum(map(self._cost, own)) <= COST
-            and not any(_product(domain_of(reader)) > hint_of(tensor.numel) for _, reader in readers)
+            and not any(hint_of(math.prod(domain_of(reader))) > hint_of(tensor.numel) for _, reader in readers)
         )
 
     def _registers(self, tensor: Tensor, group: Group) -> Iterator[Tensor]:
@@ -135,27 +136,15 @@ def _most_at_once(schedule: Schedule, outputs: Set[Tensor]) -> int:
     made: dict[Tensor, int] = {}
     for number, unit in enumerate(schedule.units):
         last.update(dict.fromkeys(read_by(unit, schedule.reads), number))
-        results = unit.stored if isinstance(unit, Group) else unit.extern.results
-        made.update({tensor: number for tensor in results if isinstance(tensor, Tensor)})
+        made.update(dict.fromkeys(made_by(unit), number))
     change = [0] * (len(schedule.units) + 1)
     for tensor, number in made.items():
         if tensor not in schedule.stored_in:
-            change[number] += _bytes(tensor)
+            change[number] += tensor.nbytes
             end = len(schedule.units) if tensor in outputs else last.get(tensor, number) + 1
-            change[end] -= _bytes(tensor)
+            change[end] -= tensor.nbytes
     most = used = 0
     for each in change:
         used += each
         most = max(most, used)
     return most
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= hint_of(size)
-    return total
-
-
-def _bytes(tensor: Tensor) -> int:
-    return hint_of(tensor.numel) * tensor.dtype.itemsize

@@ -12,8 +12,7 @@ import torch
 import dynajit
 from dynajit.report import records
 from dynajit.report.counters import counters
-from dynajit.testing import compare
-from tests.dynamic.test_ways_of_values import WORDS, drawn
+from tests.dynamic.test_ways_of_values import WORDS, captures_of, drawn
 
 CALLS = 30
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -122,14 +121,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int, int]] = {
 def test_parts_that_come_late_compile_little(name: str) -> None:
     make, most, late = PROGRAMS[name]
     (wanted, given), (fn, _) = make(), make()
-    compiled = dynajit.compile(fn, backend="eager")
-    found: list[int] = []
-    for call in range(CALLS):
-        made: list[records.CompileRecord] = []
-        with records.listen(made.append):
-            result = compiled(X, given(call))
-        compare(wanted(X, given(call)), result)
-        found.append(len(made))
+    found = captures_of(dynajit.compile(fn, backend="eager"), wanted, given, X, CALLS)
     assert sum(found) <= most and sum(found[5:]) <= late, found
     assert not any(found[20:]) and not counters["recompile_limit"], found
 

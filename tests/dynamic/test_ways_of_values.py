@@ -256,17 +256,22 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] =
 }
 
 
+def captures_of(compiled: Any, eager: Any, given: Callable[[int], Any], x: torch.Tensor, calls: int) -> list[int]:
+    """How many each call made, with eager's results. `given`: what it is given beside `x`."""
+    found: list[int] = []
+    for call in range(calls):
+        made: list[records.CompileRecord] = []
+        with records.listen(made.append):
+            result = compiled(x, given(call))
+        compare(eager(x, given(call)), result)
+        found.append(len(made))
+    return found
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ways_that_vary_cost_few_captures(name: str) -> None:
     fn, given, most, late = PROGRAMS[name]
-    compiled = dynajit.compile(fn, backend="eager")
-    found: list[int] = []
-    for call in range(CALLS):
-        made: list[records.CompileRecord] = []
-        with records.listen(made.append):
-            result = compiled(X, given(call))
-        compare(fn(X, given(call)), result)
-        found.append(len(made))
+    found = captures_of(dynajit.compile(fn, backend="eager"), fn, given, X, CALLS)
     assert sum(found) <= most and sum(found[4:]) <= late, found
     assert not any(found[20:]) and not counters["recompile_limit"], found
 
