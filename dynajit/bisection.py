@@ -4,7 +4,7 @@ In:  a function and a call's arguments. Out: a `BisectReport`: whether the front
      graph, which operations in it, which kernel, and a script on disk that shows it.
 How: eager against `backend="eager"` judges the front end; is it wrong, ever fewer instructions are traced and the rest
 run eagerly, until one more makes the difference (`bisection_front.py` writes the script of that). Each graph alone
-against eager and float64 judges the backend; then the graph is cut: first behind the earliest operation whose result is
+against eager and float64 judges the backend; then the graph is cut: first after the earliest operation whose result is
 wrong, then in front of as much as can be taken away.
 """
 
@@ -37,7 +37,7 @@ class BisectReport:
     """What was found. `stage`: "none" (nothing is wrong), "frontend" or "backend".
 
     For the front end: `operations` has the instruction that is traced wrong, `lines` the user's line it is of, and
-    behind it those of the calls that led there; `script` shows it, or `no_script` says why there is none (a function
+    after it those of the calls that led there; `script` shows it, or `no_script` says why there is none (a function
     whose source is not at hand, arguments that no text makes).
     For the backend: `graph` (its number in order of compiling),
     `operations` left in the smallest failing graph, `lines` of the user's they come from, `kernels` that compute them,
@@ -201,7 +201,7 @@ def _narrow(
     folder: Path,
 ) -> BisectReport:
     """The report of a graph that fails as a whole."""
-    small, small_inputs = _behind(gm, inputs, backend)
+    small, small_inputs = _until_wrong(gm, inputs, backend)
     small, small_inputs = _in_front(small, small_inputs, backend)
     wrong = _fails(small, small_inputs, backend) or Difference("")
     nodes = [node for node in small.graph.nodes if node.op.startswith("call")]
@@ -222,10 +222,10 @@ def _name(node: torch.fx.Node) -> str:
     return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-def _behind(
+def _until_wrong(
     gm: torch.fx.GraphModule, inputs: list[Any], backend: Callable[..., Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """Cut behind the earliest operation that is wrong, if it is wrong without what comes later."""
+    """Cut after the earliest operation that is wrong, if it is wrong without what comes later."""
     nodes = _calls(gm)
     values = _values(gm, inputs)
     low, high = 0, len(nodes) - 1

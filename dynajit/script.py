@@ -2,7 +2,7 @@
 
 In:  a script, its arguments, and which of its top-level names to wrap with what. Out: the program's effects; it is
      `__main__`, and its lines are its own.
-How: behind each statement of the script's top level that binds a wanted name, one more statement wraps what it bound.
+How: after each statement of the script's top level that binds a wanted name, one more statement wraps what it bound.
 """
 
 from __future__ import annotations

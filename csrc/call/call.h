@@ -29,7 +29,7 @@ typedef struct {
     unsigned flags;
     Py_ssize_t count;
     Py_ssize_t capacity;
-    Variant **variants; /* most recently hit first; those that are asked last behind the others */
+    Variant **variants; /* most recently hit first; those that are asked last after the others */
 } CodeState;
 
 enum { DJ_MAX_MISSES = 32 };

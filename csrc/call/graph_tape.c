@@ -1,7 +1,7 @@
 /* GraphTape: an fx graph run node by node, without a Python frame.
  *
  * In: the graph's inputs. Out: what its output node holds. What one node does is a step: call a function or a method, or
- * build the tuple or list that an argument is. Values lie in slots, inputs first; a slot is let go of behind its last
+ * build the tuple or list that an argument is. Values lie in slots, inputs first; a slot is let go of after its last
  * use. What a step raises gets a place in its traceback as if the graph's own code had run, with that code's file and
  * line. dynajit/backends/tape.py makes the steps. */
 #include "call/call.h"
@@ -83,7 +83,7 @@ static inline PyObject *run_step(const Step *step, PyObject *const *values)
     }
 }
 
-/* The slots behind the inputs hold references. */
+/* The slots after the inputs hold references. */
 static inline void let_go(const GraphTape *self, PyObject **slots, Py_ssize_t slot)
 {
     PyObject *value = slots[slot];

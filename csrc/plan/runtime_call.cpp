@@ -19,7 +19,7 @@
 
 namespace {
 
-/* Where an input's elements lie: from the first to behind the last, so that tensors whose elements take turns in memory
+/* Where an input's elements lie: from the first to after the last, so that tensors whose elements take turns in memory
  * count as overlapping. */
 struct Range {
     const char *start;
@@ -38,7 +38,7 @@ struct RuntimeCall {
     PyObject *compiled;
     PyObject *eager; /* or NULL: nothing is written */
     bool no_autocast;
-    std::vector<bool> *written;  /* of each input; those behind the last written one may be missing */
+    std::vector<bool> *written;  /* of each input; those after the last written one may be missing */
     std::vector<Range> *ranges;  /* of the call at hand */
     std::vector<Range> *distinct; /* ranges that were found not to overlap */
 };

@@ -598,7 +598,7 @@ PyType_Slot call_slots[] = {
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
          "holds(): whether backward still computes what eager's would; if not, again gives the gradients. "
          "through: for each result that has a gradient, which other ones it was computed from, and which views of results "
-         "that are taken behind the call, see `link_views`. Where somebody hears of the "
+         "that are taken after the call, see `link_views`. Where somebody hears of the "
          "gradient of one of these, again.parts_at(inputs, gradients, heard) gives what of the gradients gets to each result "
          "that `heard` has a byte for that is not 0, and again.ending_at(inputs, gradients, heard) the gradients of the inputs "
          "without that. arrival: inputs in the order in which eager's gradients arrive where a pass starts from all results; "

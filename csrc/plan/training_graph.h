@@ -474,7 +474,7 @@ template <typename Info> bool is_asked(const Info *asked, torch::autograd::Node 
  * the nodes of one call. */
 struct InnerResults {
     std::vector<torch::autograd::Node *> nodes; /* each result's own; nullptr: it is gone */
-    std::vector<decltype(weak(NodePointer()))> views; /* those of views of results, numbered behind these */
+    std::vector<decltype(weak(NodePointer()))> views; /* those of views of results, numbered after these */
     int pass = -1;
     Flags heard;           /* results that somebody hears of in this pass */
     variable_list waiting; /* parts of their gradients, of results that were computed from them */

@@ -138,7 +138,7 @@ public:
         return {};
     }
 
-    /* What backward needs, from the forward's results behind those returned. */
+    /* What backward needs, from the forward's results after those returned. */
     void save(Values &items, size_t first, const std::vector<Node *> &others)
     {
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
@@ -363,7 +363,7 @@ private:
         return shared_->passing.empty() ? Flags(started_from_.size(), true) : shared_->passed;
     }
 
-    /* Of each of the inputs in `wanted`, whether this pass is asked for its gradient, or for what is behind it; empty: it is
+    /* Of each of the inputs in `wanted`, whether this pass is asked for its gradient, or for what is after it; empty: it is
      * for all of them. */
     Flags needed()
     {

@@ -67,7 +67,7 @@ std::vector<size_t> order_of_ends(const std::vector<uint64_t> &priorities, const
 }
 
 /* `places`, numbers of edges of a node, in the order in which it has to have them for the engine to run what they lead to
- * as it stands here. `next`: a node that an edge behind these leads to, or nullptr. waiting: priorities of nodes that are
+ * as it stands here. `next`: a node that an edge after these leads to, or nullptr. waiting: priorities of nodes that are
  * ready meanwhile. */
 void have_arrive(std::vector<size_t> &places, const torch::autograd::edge_list &edges, const torch::autograd::Node *next,
                  const std::vector<uint64_t> &waiting)

@@ -1,7 +1,7 @@
 /* What is written the same for every release, over what its compat file says of an object's attributes.
  *
  * In:  the including file's three functions below. Out: `dj_instance_lookup`, `dj_store_beside` and
- * `dj_set_next`. Included by one compat file of a build, behind CPython's own headers. */
+ * `dj_set_next`. Included by one compat file of a build, after CPython's own headers. */
 #ifndef DYNAJIT_COMPAT_SHARED_H
 #define DYNAJIT_COMPAT_SHARED_H
 

@@ -122,7 +122,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
 
 
 class _Viewed(NamedTuple):
-    """The graph with the views of its results that are taken once more behind it; what autograd has of that."""
+    """The graph with the views of its results that are taken once more after it; what autograd has of that."""
 
     graph: torch.fx.GraphModule
     history: AutogradGraph

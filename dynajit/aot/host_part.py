@@ -32,7 +32,7 @@ class SplitGraph:
     """The two graphs of one.
 
     of_host, of_device: places, among the graph's inputs, of what each takes.
-    handed: so many of the host graph's results, its first, the device graph takes behind its inputs.
+    handed: so many of the host graph's results, its first, the device graph takes after its inputs.
     results: where each of the graph's results is found: among its inputs, the host graph's results, the device graph's
         or `constants` (0 to 3), and its place there.
     """

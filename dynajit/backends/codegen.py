@@ -339,7 +339,7 @@ def _are_separate(plan: Plan) -> bool:
 
 
 def _detached(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]:
-    """Places of the outputs that are views behind a `detach`, the last `detach` on the way, and whether the output is a
+    """Places of the outputs that are views after a `detach`, the last `detach` on the way, and whether the output is a
     view of that."""
     found: dict[int, tuple[torch.fx.Node, bool]] = {}
     for place, node in enumerate(results_of(gm)):

@@ -72,7 +72,7 @@ class _TapeRecorder:
         return ~(len(self.constants) - 1)
 
     def dropped(self) -> list[tuple[int, ...]]:
-        """For each step the slots that nothing uses behind it."""
+        """For each step the slots that nothing uses after it."""
         first, last = len(self.inputs), len(self.steps) - 1
         ends = {first + number: number for number in range(last)}  # what is used by nobody
         for number, (_, _, operands, _, _) in enumerate(self.steps):

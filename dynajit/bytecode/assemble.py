@@ -27,7 +27,7 @@ from dynajit.bytecode.target import cache_entries, jump_names, target, without_a
 
 _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
-# CPython's own compiler passes many arguments in a tuple, and 3.11 relies on it: a CALL behind an EXTENDED_ARG crashes
+# CPython's own compiler passes many arguments in a tuple, and 3.11 relies on it: a CALL after an EXTENDED_ARG crashes
 # there once it is specialised for a builtin.
 _MAX_ARGUMENTS: Final = 255
 _OPPOSITE: Final = {

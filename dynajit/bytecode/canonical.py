@@ -142,7 +142,7 @@ EFFECTS: Final[dict[str, Effect]] = {
     "UNPACK_EX": _of(_unpack_ex),
     "GET_ITER": Effect(1, 1),
     "FOR_ITER": _of(_for_iter),
-    # pops arg slots; FOR_ITER's target lies behind it, so it never runs
+    # pops arg slots; FOR_ITER's target lies after it, so it never runs
     "END_FOR": _of(lambda n, jump: (n, 0)),
     "GET_LEN": Effect(1, 2),
     "MATCH_MAPPING": Effect(1, 2),

@@ -21,7 +21,7 @@ RegionKind = Literal["for", "while", "with", "try", "except"]
 class Region(NamedTuple):
     """A part of the code that control enters at `start`. For a loop `start` is its header (FOR_ITER, or the first
     instruction of a while's body); for with and try the first protected instruction; for except PUSH_EXC_INFO. `end`
-    is one past its last instruction, not counting exception handlers that the compiler placed behind everything
+    is one past its last instruction, not counting exception handlers that the compiler placed after everything
     else."""
 
     kind: RegionKind
@@ -313,7 +313,7 @@ def regions(code: Code) -> list[tuple[Region, ...]]:
 
 
 def _end(start: int, members: frozenset[int]) -> int:
-    """One past the last member before the handlers laid out behind the function's normal code. Members of a region's
+    """One past the last member before the handlers laid out after the function's normal code. Members of a region's
     normal path may have small gaps (a `break` or `return` inside a loop), so this is the last member that no gap
     larger than the region so far precedes."""
     end = start

@@ -48,7 +48,7 @@ def _extent(code: Code, clear: Instr, depth: list[int]) -> frozenset[int]:
 
 
 def _moved(instr: Instr, slot: int, top: int) -> int:
-    """Where what was in `slot` is behind the instruction."""
+    """Where what was in `slot` is after the instruction."""
     if instr.op == "SWAP":
         other = top + 1 - instr.arg
         return other if slot == top else top if slot == other else slot

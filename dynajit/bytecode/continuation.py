@@ -103,7 +103,7 @@ def handlers_of(code: Code, index: int) -> tuple[int, ...]:
 
 
 def ways_on(code: Code, index: int, action: ReturnAction) -> tuple[int, ...]:
-    """Where control may go on besides behind an instruction whose callee returns, or raises."""
+    """Where control may go on besides after an instruction whose callee returns, or raises."""
     target_index = code.instrs[index].target if action.result == "decide" else None
     return (*handlers_of(code, index), *(() if target_index is None else (target_index,)))
 

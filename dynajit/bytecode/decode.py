@@ -300,7 +300,7 @@ def _argument_readers(tables: Tables) -> list[Any]:
 
 
 def _raw_instrs(raw_code: bytes) -> Iterator[tuple[RawInstr, int, int, Decoding | None]]:
-    """Raw instruction, offset of its first EXTENDED_ARG, offset behind its caches, how it is decoded."""
+    """Raw instruction, offset of its first EXTENDED_ARG, offset after its caches, how it is decoded."""
     global _by_opcode
     if _by_opcode is None:
         _by_opcode = _decodings()

@@ -11,7 +11,7 @@ import opcode
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-#: line, last line, first column, column behind the last; None where it is not known
+#: line, last line, first column, column after the last; None where it is not known
 Location = tuple[int, int | None, int | None, int | None]
 
 _EXTENDED: Final = opcode.opmap["EXTENDED_ARG"]

@@ -56,8 +56,8 @@ class Outline(NamedTuple):
         named: locals passed by value.
         shared: locals passed in cells.
         cells: cell and free variables passed.
-        kept: locals that the body binds and nobody reads behind it: what they are bound to lives on all the same.
-        leaves: where control goes on behind the loop.
+        kept: locals that the body binds and nobody reads after it: what they are bound to lives on all the same.
+        leaves: where control goes on after the loop.
         handler: the exception handler around the whole loop.
         bound: for each leave (and the handler) the locals sure to be bound there.
     """
@@ -291,7 +291,7 @@ def _written(code: Code, body: list[int]) -> set[str]:
 def _surely_bound(
     code: Code, loop: Loop, body: list[int], start: int, bound: frozenset[str], handler: int | None
 ) -> dict[int, frozenset[str]]:
-    """Locals that are bound whenever control is before an instruction of the body or behind it, and at `handler`."""
+    """Locals that are bound whenever control is before an instruction of the body or after it, and at `handler`."""
     instrs = code.instrs
     inside = frozenset(body)
     restored = {instrs[i].arg for i in body if instrs[i].op == "LOAD_FAST_AND_CLEAR"}

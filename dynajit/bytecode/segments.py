@@ -36,7 +36,7 @@ _VALUE: tuple[SlotKind, ...] = ("value",)
 
 class Segments(NamedTuple):
     """How a generator's code is cut: `start` is where it begins, `stacks` the kinds of the slots at each stop, the
-    yielded or returned value or the iterator included. `passed`: from yields behind which nothing is done before the
+    yielded or returned value or the iterator included. `passed`: from yields after which nothing is done before the
     next item is asked for, to where it is."""
 
     code: Code

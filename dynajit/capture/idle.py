@@ -1,7 +1,7 @@
 """Functions that break again and again, and never meet a tensor: their rest runs eagerly.
 
 In: for each capture whose it was and whether it met a tensor. Out: `given_up`, which the capture of a part (what goes
-on behind a break, the body of a loop) asks first, and `budget`, how many instructions without a tensor are traced. What
+on after a break, the body of a loop) asks first, and `budget`, how many instructions without a tensor are traced. What
 a part calls is captured all the same, and so is the part itself if it is given a tensor.
 """
 

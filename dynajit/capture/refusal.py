@@ -1,7 +1,7 @@
 """A graph break where breaks are errors: under `fullgraph=True`, and in a block of `error_on_graph_break(True)`.
 
 In: a break, and the frames it came through. Out: the error that the user gets; or, where the line is to raise and
-nobody in the frames catches it, none: the graph is whole, the line runs behind it, and eager's exception leaves the
+nobody in the frames catches it, none: the graph is whole, the line runs after it, and eager's exception leaves the
 function. A line that raises nothing after all gives the error then.
 """
 
@@ -25,7 +25,7 @@ from dynajit.values.tensors.break_errors import are_errors
 
 def refusal_of(stop: GraphBreak, users: Sequence[FrameLoc], fullgraph: bool) -> Unsupported | None:
     """The error that the break is, where breaks are errors; `users` are the program's lines, outermost first. What
-    happens once in a module's life is none: the calls behind it are one graph."""
+    happens once in a module's life is none: the calls after it are one graph."""
     if not (fullgraph or are_errors()) or stop.kind is breaks.FIRST_CALL:
         return None
     text = "\n".join(location.render() for location in users)
@@ -39,7 +39,7 @@ def raises(stop: GraphBreak, chain: Sequence[SymFrame]) -> bool:
 
 
 def always_raises(stop: GraphBreak, chain: Sequence[SymFrame]) -> bool:
-    """Whether nothing goes on behind the line, whatever it does."""
+    """Whether nothing goes on after the line, whatever it does."""
     return stop.kind is breaks.RAISES and chain[-1].current.op in TERMINATORS
 
 

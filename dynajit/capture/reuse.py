@@ -1,6 +1,6 @@
 """Graphs that variants of a part of a function have in common.
 
-A part (a loop's body, the rest of a function behind a break) is often captured again for a reason that is not in its
+A part (a loop's body, the rest of a function after a break) is often captured again for a reason that is not in its
 graph: a counter that decides whether a loop goes on, an object that only Python looks at. In: a graph, its inputs, and
 what they are like. Out: the key under which what the backend made of it is found again; None where that is not sure to
 do the same, as with symbolic sizes.

@@ -212,7 +212,7 @@ class GpuKernel:
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     stages: int = 2  # of loads that are under way at once in a loop
-    sizes: tuple[str, ...] = ()  # symbols whose values it takes behind the pointers, as ints of 32 bits
+    sizes: tuple[str, ...] = ()  # symbols whose values it takes after the pointers, as ints of 32 bits
     early: bool = False  # starts while the kernel before it ends, where the GPU can, and waits for that by itself
     unaligned: tuple[int, ...] = ()  # pointers that need not be multiples of 16
 

@@ -7,7 +7,7 @@ other buffers. Or `NotRepeated`.
 A block is `period` steps that the next `period` steps do again with the next layer's inputs. That is said of data flow:
 what a step reads was written by the step in the same place of the same block, or of the one before, or before all
 blocks by one that both blocks read from. So a block computes of what the one before leaves and of a layer's inputs what
-it leaves to the next, and as the short plan is right for any inputs, so is the one with more blocks. No step behind the
+it leaves to the next, and as the short plan is right for any inputs, so is the one with more blocks. No step after the
 second block may read what the first one made.
 """
 
@@ -145,7 +145,7 @@ class Unrolled:
         return name == then or begin <= later < begin + self.period
 
     def _check_rest(self) -> None:
-        """The steps behind the blocks read nothing that the first block made."""
+        """The steps after the blocks read nothing that the first block made."""
         inside = range(self.begin, self.begin + self.period)
         for step in self.facts[self.begin + 2 * self.period :]:
             if any(source in inside for source in step.sources):
@@ -181,8 +181,8 @@ class Unrolled:
             self._add(found, name)
         return found
 
-    def _behind(self, name: str) -> str:
-        """A name in what comes behind the repetitions."""
+    def _name_after(self, name: str) -> str:
+        """A name in what comes after the repetitions."""
         if name in self.repeated.series:
             layer, names = self.repeated.series[name]
             return names[layer + self.more]
@@ -208,7 +208,7 @@ class Unrolled:
         for number in range(1, self.more + 1):
             rename = self._in_block(number)
             steps += [_renamed(step, rename) for step in self.body[self.begin : end]]
-        steps += [_renamed(step, self._behind) for step in self.body[end:]]
+        steps += [_renamed(step, self._name_after) for step in self.body[end:]]
         outputs, views = self._outputs()
         steps += views
         self._check_inputs(steps)
@@ -250,7 +250,7 @@ class Unrolled:
         return tuple(outputs), views
 
     def _output(self, value: Any) -> int:
-        """Where an output is made: 0 before the blocks, 1 in the first, 2 behind it."""
+        """Where an output is made: 0 before the blocks, 1 in the first, 2 after it."""
         if not isinstance(value, BufferRef):
             return 0
         name = self.views[value.name].base if value.name in self.views else value.name
@@ -267,7 +267,7 @@ class Unrolled:
         """The names of an output that is not a layer's."""
         if part == 1:
             raise NotRepeated("a layer makes what the graph returns once")
-        return (lambda name: name) if part == 0 else self._behind
+        return (lambda name: name) if part == 0 else self._name_after
 
     def _of_layers(self, places: Sequence[int], parts: Sequence[int]) -> dict[int, tuple[int, Rename]]:
         """For each layer which of these outputs, the layers' in order, is made where its own is, with which names."""

@@ -396,7 +396,7 @@ def _overlap(written: torch.Tensor, read: torch.Tensor, by_place: bool) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt] | None:
-    """First byte in the storage and the one behind the last; None with no elements, gaps, or sizes known to no one yet.
+    """First byte in the storage and the one after the last; None with no elements, gaps, or sizes known to no one yet.
 
     Where sizes are symbolic the comparisons become guards: views of one storage are few, so they are worth it.
     """

@@ -266,8 +266,8 @@ class Interpreter(Calls):
         self.journal.rollback(journal)
         self.graph.rollback(graph)
         self.guards.truncate(guards)
-        self.summaries.forget_behind(guards)
-        self.repeated_calls.forget_behind(journal)
+        self.summaries.forget_after(guards)
+        self.repeated_calls.forget_after(journal)
 
     def call_module(self, module: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         """Call a module from outside: as an equal one was called before, or by tracing."""

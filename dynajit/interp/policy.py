@@ -431,7 +431,7 @@ def check_fits(handler: Callable[..., Any], args: Sequence[Any], kwargs: dict[st
 
 @functools.cache
 def positions_of(handler: Callable[..., Any]) -> tuple[int, float]:
-    """How many arguments given by position fit a model, behind the interpreter: at least, and fewer than."""
+    """How many arguments given by position fit a model, after the interpreter: at least, and fewer than."""
     fewest, most = -1, 0.0
     for parameter in signature_of(handler).parameters.values():
         needed = parameter.default is parameter.empty

@@ -28,10 +28,10 @@ _OBJECTS = (ObjVal, FunctionVal, DictVal, ListVal, OutsideList, TupleVal)
 
 
 class _Kept(NamedTuple):
-    """A call. behind: how long the journal was at its end. leaves: values whose ids are in its key."""
+    """A call. journal_end: how long the journal was at its end. leaves: values whose ids are in its key."""
 
     result: Value
-    behind: int
+    journal_end: int
     leaves: list[Value]
 
 
@@ -68,9 +68,9 @@ class RepeatedCalls:
             self._kept[state.key] = _Kept(result, tx.journal.mark(), state.leaves)
         return result
 
-    def forget_behind(self, journal: int) -> None:
+    def forget_after(self, journal: int) -> None:
         """The trace goes back to where its journal was so long."""
-        self._kept = {key: kept for key, kept in self._kept.items() if kept.behind <= journal}
+        self._kept = {key: kept for key, kept in self._kept.items() if kept.journal_end <= journal}
 
 
 def _is_from_outside(value: Value) -> bool:

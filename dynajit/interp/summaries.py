@@ -103,11 +103,11 @@ class Summaries:
         self._seen, self._last = len(inputs), inputs[-1] if inputs else None
         return self._memories
 
-    def forget_behind(self, guards: int) -> None:
+    def forget_after(self, guards: int) -> None:
         """The trace goes back to where it had so many guards: what was relied on since is relied on no more."""
         self._seen, self._memories = 0, set()
         for known in self._known.values():
-            known[:] = [summary for summary in known if summary.behind <= guards]
+            known[:] = [summary for summary in known if summary.guards_end <= guards]
 
 
 class _Recording:
@@ -162,7 +162,7 @@ class _Recording:
             result=made,
             changed=len(changed) - len(writes),
             caller=self.caller,
-            behind=len(tx.guards),
+            guards_end=len(tx.guards),
             leaves=leaves,
             identities=identities(leaves),
             reads=[(read, None if read.number is None else self.places[read.number]) for read in reads],

@@ -1,7 +1,7 @@
 """What the trace of one call of a module came to, so that an equal call of another module needs no trace.
 
 In: what the call added to the trace's logs. Out: `Summary`: the conditions on the module (guards whose sources start at
-it), the piece of graph, and the form of the result. `replay` puts it behind the trace as it stands, for another module
+it), the piece of graph, and the form of the result. `replay` puts it after the trace as it stands, for another module
 that meets the conditions. Guards say when a graph holds for other objects; here they say it of another layer.
 """
 
@@ -97,7 +97,7 @@ class Summary(NamedTuple):
         result: makes the result.
         changed: how many changes the program made to objects of its own.
         caller: where the caller stood.
-        behind: how many guards the trace had at the end.
+        guards_end: how many guards the trace had at the end.
         leaves: the arguments, and what was read of them: objects whose ids are in the keys.
         identities: which of them are the same.
         reads: what the call found in objects made while tracing, and the places of the numbers that choose it.
@@ -115,7 +115,7 @@ class Summary(NamedTuple):
     result: Callable[[Replay], Value]
     changed: int
     caller: FrameLoc | None
-    behind: int
+    guards_end: int
     leaves: list[Value]
     identities: tuple[int, ...]
     reads: list[tuple[ReadEntry, int | None]]

@@ -111,7 +111,7 @@ def _copy_of_turned(calls: Caller, a: Value) -> Value | None:
 
 
 def _padded(calls: Caller, x: Value, dim: int) -> Value:
-    """`x` with zeros behind it along `dim`, so that its length there is a multiple."""
+    """`x` with zeros after it along `dim`, so that its length there is a multiple."""
     shape = list(x.shape)
     size = shape[dim]
     shape[dim] = _up(size)

@@ -15,7 +15,7 @@ class BreakKind:
 
     Attributes:
         id: stable identifier, dashes between words.
-        text: what happened, one sentence without a full stop; details are appended behind a colon.
+        text: what happened, one sentence without a full stop; details are appended after a colon.
         hint: what the user can change so that the graph goes on.
     """
 

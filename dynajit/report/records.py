@@ -142,7 +142,7 @@ class GuardRecord:
     user_loc: FrameLoc | None = None
 
     def render(self, with_line: bool = False) -> str:
-        """The guard, and behind it its place, with that line's text if asked."""
+        """The guard, and after it its place, with that line's text if asked."""
         if self.user_loc is None:
             return self.text
         line = linecache.getline(self.user_loc.filename, self.user_loc.lineno or 0).strip() if with_line else ""

@@ -79,10 +79,10 @@ def _stop(cut: Segments, index: int) -> _Stop:
 
 
 class _Header(NamedTuple):
-    """Where a `for` loop asks for its next item: how that is done, and the parts behind it."""
+    """Where a `for` loop asks for its next item: how that is done, and the parts after it."""
 
     ask: Callable[[Any], tuple[Any] | None]
-    behind: Callable[..., Any]
+    body: Callable[..., Any]
     end: Callable[..., Any]
 
 
@@ -107,9 +107,9 @@ class _Parts:
         """`depth`: how many slots there are below the iterator."""
         target = self.cut.code.instrs[index].target
         assert target is not None
-        behind = self.part(index + 1, depth + 2, False, _COUNTERS.get(iterator, ""))
+        body = self.part(index + 1, depth + 2, False, _COUNTERS.get(iterator, ""))
         ask = _C.call_eager(_asking, (self.cut, index))
-        found = self.headers[index] = _Header(ask, behind, self.part(target, depth, False))
+        found = self.headers[index] = _Header(ask, body, self.part(target, depth, False))
         return found
 
 
@@ -152,7 +152,7 @@ def _run_generator_parts(
                     thrown = error
             if thrown is None:
                 args = (*below, *cells) if found is None else (*below, value, *found, *cells)
-                part = header.end if found is None else header.behind
+                part = header.end if found is None else header.body
                 del value, found
                 step = part(*args)
                 del args

@@ -118,7 +118,7 @@ class Emission:
         self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
         self.out = Rebuilder(self.emit, maker.generator, tx.journal.dirty)
         self.results: list[Value] = []
-        # how all frames go on behind the instruction (or loop), one for each place where control may go from there,
+        # how all frames go on after the instruction (or loop), one for each place where control may go from there,
         # and how where it raises and one of the frames has a handler
         self.resumes: list[list[Resume]] = []
         self.caught: list[Resume] = []
@@ -133,7 +133,7 @@ class Emission:
         self.gone: set[str] = set()
         self.plan: ResumePlan | None = None
         self.needs_varying = False  # the break is where a value is needed that varies
-        # raises, where going on behind the instruction is no way out
+        # raises, where going on after the instruction is no way out
         self.refuse: Callable[[], Any] | None = None
         self.handed: list[Source] = []
         # states that the calls around the graph's change, and the variables that they are kept in
@@ -350,7 +350,7 @@ class Emission:
             self.out.bind(value, name)
 
     def _read_numbers(self) -> None:
-        """Read the sizes and strides that the code needs: behind the graph a tensor may have others."""
+        """Read the sizes and strides that the code needs: after the graph a tensor may have others."""
         for value in reachable(self.roots()):
             if isinstance(value, SymVal) and not value.from_graph and not value.unknown:
                 for source in value.sources():

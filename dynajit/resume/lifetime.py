@@ -51,7 +51,7 @@ def kept_at_entry(frame: SymFrame, cut: Outline, existing: set[int]) -> list[str
 
 
 def with_kept(resume: Resume, cut: Outline) -> Resume:
-    """What goes on behind a loop has the variables that it bound."""
+    """What goes on after a loop has the variables that it bound."""
     bound = cut.bound.get(resume.at, frozenset())
     more = (*cut.kept, *(name for name in cut.shared if name in bound))
     return resume._replace(locals=[*resume.locals, *(name for name in more if name not in resume.locals)])

@@ -1,7 +1,7 @@
 """Which numbers and texts that are handed over at a break vary, so that what goes on knows at once.
 
 In: the values that a continuation or a loop's body is given. Out: sources of its parameters. A number that was symbolic
-before a break is symbolic behind it; a number that a loop changes, or counts through, is another one in each iteration.
+before a break is symbolic after it; a number that a loop changes, or counts through, is another one in each iteration.
 What is taken for varying without need costs a guard; what is missed is found when it has changed, by a second capture.
 """
 

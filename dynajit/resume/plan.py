@@ -161,7 +161,7 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Resum
 
 
 def resume_after(frame: SymFrame, jump: bool = False, calls: ReturnAction | None = None) -> Resume:
-    """How the frame goes on behind its current instruction; `calls`: what it makes of what
+    """How the frame goes on after its current instruction; `calls`: what it makes of what
     its callee returns, which goes on first."""
     instr = frame.current
     assert frame.checkpoint is not None
@@ -206,7 +206,7 @@ def resume_handler(frame: SymFrame, handler: int) -> Resume:
 
 
 def resume_loop(frame: SymFrame, stack: list[Value], cut: Outline, leave: Leave) -> Resume:
-    """How the frame goes on behind a loop."""
+    """How the frame goes on after a loop."""
     pushes: tuple[SlotKind, ...] = ("value",)
     made = Resume(frame, leave.target, stack[: cut.floor], pushes * leave.slots, [], [])
     return _with_shared(made, cut)

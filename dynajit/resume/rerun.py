@@ -59,7 +59,7 @@ class Rerun:
         communicates: the graph holds collectives. Other ranks have their part in those that were made: they are not
             made again.
         handled: which argument is the exception (or None) that was being handled before the handlers that the frame
-            starts in; generated code ends these behind the graph.
+            starts in; generated code ends these after the graph.
         restored: the same before those of them that the program ends before the graph's operations.
     """
 

@@ -90,7 +90,7 @@ def _is_handed_on(found: Layers, column: Sequence[Node]) -> bool:
 
 
 def _are_read_in_turn(gm: GraphModule, found: Layers) -> bool:
-    """Whether only the layer behind it and the graph's results read what a layer gives and its own inputs; of the last
+    """Whether only the layer after it and the graph's results read what a layer gives and its own inputs; of the last
     one, anything."""
     whose = {node: at for at, layer in enumerate(found.layers) for node in layer.nodes}
     end = gm.graph.output_node()

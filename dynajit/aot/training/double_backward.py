@@ -227,14 +227,14 @@ class _End:
         node: Any = result.grad_fn
         self.output = result.output_nr
         self.has_none = False
-        self.handles = (node.register_prehook(self.before), node.register_hook(self.behind))
+        self.handles = (node.register_prehook(self.before), node.register_hook(self.after))
 
     def before(self, given: Sequence[Any]) -> tuple[Any, ...]:
         rest = tuple(None if at == self.output else gradient for at, gradient in enumerate(given))
         self.has_none = all(gradient is None for gradient in rest)
         return rest
 
-    def behind(self, found: Sequence[Any], given: Any) -> tuple[None, ...] | None:
+    def after(self, found: Sequence[Any], given: Any) -> tuple[None, ...] | None:
         return (None,) * len(found) if self.has_none else None
 
     def remove(self) -> None:
@@ -300,7 +300,7 @@ def _nodes_of(values: Iterable[Any]) -> list[Any]:
 
 
 def _wrapper_node(results: Iterable[Any], before: Collection[Any]) -> Any:
-    """The node of torch's wrapper: of a result, or behind the copy into an input or the view that one is. `before`:
+    """The node of torch's wrapper: of a result, or after the copy into an input or the view that one is. `before`:
     nodes that were there before the call."""
     waiting = _nodes_of(results)
     for _ in range(3):
@@ -308,7 +308,7 @@ def _wrapper_node(results: Iterable[Any], before: Collection[Any]) -> Any:
         found = next((node for node in waiting if isinstance(node, torch.autograd.function.BackwardCFunction)), None)
         if found is not None:
             return found
-        waiting = [behind for node in waiting for behind, _ in node.next_functions if behind is not None]
+        waiting = [following for node in waiting for following, _ in node.next_functions if following is not None]
     return None
 
 

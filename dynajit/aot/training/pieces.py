@@ -4,7 +4,7 @@ In:  a torch-level graph with long recurrent networks, which would be thousands 
 regions of activation checkpointing, of which backward is to keep the inputs alone, with a Function of the user's whose
 backward sees which of its results have gradients, with operators whose backward looks at values, or that give nothing
 and are called for their effects, or whose kernels read or write tensors that they aren't given: these are there before
-the graph, and written behind it.
+the graph, and written after it.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
 through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
 operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
@@ -48,7 +48,7 @@ class Step:
     outputs: list[Node]
     compiled: Callable[..., Sequence[Any]] | None = None
     dying: tuple[Node, ...] = ()  # values that nothing needs after this
-    # of regions and what is not compiled: what gives the results once more, for compiled graphs behind, which need not
+    # of regions and what is not compiled: what gives the results once more, for compiled graphs after, which need not
     # keep them then; and whether it draws random numbers
     again: Callable[..., Sequence[Any]] | None = None
     draws: bool = False

@@ -43,7 +43,7 @@ class BackwardReachability:
     results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
     each is computed from. saving: what can be gone through once. ends: those that no other result was computed from,
     where most backward passes start. through: the other results that each was computed from, by way of what eager's
-    pass from it comes by them; behind their numbers come those of `views`: so many views of results are taken behind
+    pass from it comes by them; after their numbers come those of `views`: so many views of results are taken after
     the graph.
     """
 
@@ -133,12 +133,12 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
 
 def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None = None) -> BackwardReachability | None:
     """What backward reaches from each of at least two results that have a gradient. None: there are fewer, or nothing
-    is known. viewed: the same with views of results behind them, which are taken once more for the program."""
+    is known. viewed: the same with views of results after them, which are taken once more for the program."""
     if history is None or len(history.results) < 2:
         return None
     count = len(history.results)
     masks = dict(history.nodes)
-    behind = _Behind(history)
+    ancestors = _Ancestors(history)
     starts = [value.grad_fn for _, value in history.results]
     viewed = viewed or history
     ends = [
@@ -148,7 +148,7 @@ def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None 
     ]
     return BackwardReachability(
         tuple(place for place, _ in history.results),
-        tuple(_set(behind.inputs_of(value.grad_fn, value.output_nr)) for _, value in history.results),
+        tuple(_set(ancestors.inputs_of(value.grad_fn, value.output_nr)) for _, value in history.results),
         saving_nodes(history),
         frozenset(ends),
         _results_between(viewed)[:count],
@@ -161,8 +161,8 @@ def saving_nodes(history: AutogradGraph) -> tuple[SavingNodes, ...]:
     own: dict[Any, int] = {}
     for number, (_, value) in enumerate(history.results):
         own[value.grad_fn] = own.get(value.grad_fn, 0) | 1 << number
-    behind = _Behind(history)
-    found = {(mask, *behind.of[node], own.get(node, 0)): None for node, mask in history.inside if saves(node)}
+    ancestors = _Ancestors(history)
+    found = {(mask, *ancestors.of[node], own.get(node, 0)): None for node, mask in history.inside if saves(node)}
     return tuple(SavingNodes(*map(_set, key)) for key in found)
 
 
@@ -180,7 +180,7 @@ def arrival_of(history: AutogradGraph) -> list[int]:
     return [place for number in order for place in places.get(keys[number], ())]
 
 
-class _Behind:
+class _Ancestors:
     """of: the numbers of the results, and the positions of the inputs, that each of the graph's own nodes leads to, as
     bits."""
 

@@ -3,7 +3,7 @@
 In:  `schedule.loops.Kernel` and the `tiling.Tile` to cut it with.
 Out: `print_kernel(kernel, tile)`: a `PrintedTriton` with the text of one function whose name is the placeholder `NAME`
      (so that equal kernels are equal texts), its arguments and how many programs there are. Sizes that are known are in
-     the text; symbols are arguments behind the pointers (`sizes.py`), and all numbers of such a kernel have 32 bits.
+     the text; symbols are arguments after the pointers (`sizes.py`), and all numbers of such a kernel have 32 bits.
 A kernel without reductions is one block of elements a program; one with reductions holds `x` rows in registers and
 reads each once, or (`tile.looped`) goes over them in steps, once for each section.
 A new way to run a loop: beside `_row_at_once` and `_row_in_steps`.
@@ -41,7 +41,7 @@ class PrintedTriton:
     programs: int | str  # text over `sizes` as the plan has it, where they decide it
     warps: int
     stages: int = 2
-    sizes: tuple[str, ...] = ()  # symbols that are arguments behind the tensors
+    sizes: tuple[str, ...] = ()  # symbols that are arguments after the tensors
     extents: tuple[Size, ...] = ()  # numbers in it, each of which has to be below `sizes.LIMIT`
 
 

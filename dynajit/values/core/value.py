@@ -368,7 +368,7 @@ class Value:
         return [child for name in self.child_names if (child := getattr(self, name)) is not None]
 
     def read_parts(self, out: Any) -> None:
-        """Read in generated code, before any effect, what `rebuild` needs and may look otherwise behind one."""
+        """Read in generated code, before any effect, what `rebuild` needs and may look otherwise after one."""
 
     def rebuildable(self) -> bool:
         """Whether `rebuild` can push the object."""

@@ -373,12 +373,12 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 @wraps_type(*(type(getattr(kind(), what)()) for kind in (dict, collections.OrderedDict) for what in _VIEWS))
 def _dict_view(tx: Tracer, obj: Any, source: Source) -> Value:
     tx.guard(source, "TYPE", type(obj))
-    behind = _behind(obj)
-    if type(behind) not in (dict, collections.OrderedDict) or getattr(behind, "__dict__", None):
+    inner = _dict_of(obj)
+    if type(inner) not in (dict, collections.OrderedDict) or getattr(inner, "__dict__", None):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a view of a dictionary of a type of its own")
-    if not all(type(key) in (str, int) for key in behind):  # others are compared by identity, and made anew
+    if not all(type(key) in (str, int) for key in inner):  # others are compared by identity, and made anew
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a view of a dictionary of objects")
-    mapping = wrap(tx, behind, CallSource(source, _behind, "the dict behind {}"))
+    mapping = wrap(tx, inner, CallSource(source, _dict_of, "the dict behind {}"))
     if not isinstance(mapping, DictVal):  # another one at each call
         return _opaque(tx, obj, source, breaks.VARYING_VALUE, source.name())
     made = DictViewVal(mapping, type(obj).__name__.rpartition("_")[2])
@@ -388,17 +388,17 @@ def _dict_view(tx: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps_type(types.MappingProxyType)
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
-    behind = gc.get_referents(obj)
-    if len(behind) != 1 or type(behind[0]) not in (dict, collections.OrderedDict):
+    inner = gc.get_referents(obj)
+    if len(inner) != 1 or type(inner[0]) not in (dict, collections.OrderedDict):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of a type of its own")
     if source in tx.seen.made_anew:
         tx.guard(source, "TYPE", types.MappingProxyType)
-        return ProxyVal(wrap(tx, behind[0], CallSource(source, _behind, "the dict behind {}")), source)
+        return ProxyVal(wrap(tx, inner[0], CallSource(source, _dict_of, "the dict behind {}")), source)
     tx.guard(source, "ID", obj)
-    return ProxyVal(wrap(tx, behind[0], ConstSource(behind[0], f"dict behind {source.name()}")), source)
+    return ProxyVal(wrap(tx, inner[0], ConstSource(inner[0], f"dict behind {source.name()}")), source)
 
 
-def _behind(view: Any) -> Any:
+def _dict_of(view: Any) -> Any:
     return gc.get_referents(view)[0]
 
 

@@ -765,7 +765,7 @@ class BuiltinVal(RealVal):
 
 
 def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
-    """`super(cls, obj).name`: the look-up starts behind `cls` in the order of the object's class."""
+    """`super(cls, obj).name`: the look-up starts after `cls` in the order of the object's class."""
     order = value.start.__mro__
     of_class = isinstance(value.obj, ClassVal) and value.start is value.obj.obj
     owner, cls = (None, value.obj) if of_class else (value.obj, tx.from_real(value.start))

@@ -24,7 +24,7 @@ PLACEHOLDER: Any = getattr(functools, "_PlaceholderType", None)
 
 
 def merged(before: Sequence[Value], args: Sequence[Value]) -> list[Value]:
-    """`before` with the first of `args` in the places of its placeholders and the others behind it."""
+    """`before` with the first of `args` in the places of its placeholders and the others after it."""
     left = iter(args)
     return [next(left, value) if value.py_type() is PLACEHOLDER else value for value in before] + [*left]
 

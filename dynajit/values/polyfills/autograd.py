@@ -97,6 +97,6 @@ class _WithData(torch.autograd.Function):
 
 
 def history_with_data(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """What a tensor that requires gradients is in the graph behind `tensor.data = data`."""
+    """What a tensor that requires gradients is in the graph after `tensor.data = data`."""
     with torch.enable_grad():
         return _WithData.apply(tensor, data)  # type: ignore[no-any-return, no-untyped-call]

@@ -225,7 +225,7 @@ class NumberCall:
         return f"{name}({text})", f"{before}({shown})"
 
     def _listed(self, items: Sequence[Value], *parts: tuple[str, str]) -> tuple[str, str] | None:
-        """A list of these items, behind other parts."""
+        """A list of these items, after other parts."""
         for item in items:
             part = self.argument(item)
             if part is None:

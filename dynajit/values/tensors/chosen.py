@@ -316,9 +316,9 @@ def _tells(item: fx.Node, order: dict[fx.Node, int], writers: list[fx.Node], res
             last = order[node]
             if node in own:
                 continue
-            behind = _put_back_by(node, item)
-            if behind and not views.keys().isdisjoint(_written(node)):
-                own |= {node, *behind}
+            put_back = _put_back_by(node, item)
+            if put_back and not views.keys().isdisjoint(_written(node)):
+                own |= {node, *put_back}
                 if _reads_across(node, item):
                     return True
             else:
@@ -333,7 +333,7 @@ def _tells(item: fx.Node, order: dict[fx.Node, int], writers: list[fx.Node], res
 
 
 def _put_back_by(node: fx.Node, item: fx.Node) -> list[fx.Node]:
-    """The operations behind a write that put an item where it was loaded from; none if it is not put there."""
+    """The operations after a write that put an item where it was loaded from; none if it is not put there."""
     found = []
     while (node := node.next).target is put_at:
         value: Any = node.args[2]

@@ -205,7 +205,7 @@ builtin(_OPS.associative_scan)(by_tracing(polyfills.associative_scan))
 @models_of(*_ENTRIES)
 def _entry(real: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """torch's own Python in front of an operator, which checks arguments and takes trees apart, is traced; what can't
-    be captured behind it breaks at its call: the operator alone takes less than it does."""
+    be captured after it breaks at its call: the operator alone takes less than it does."""
     return tx.inline_body(real, args, kwargs)
 
 

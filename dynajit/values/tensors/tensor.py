@@ -147,7 +147,7 @@ class TensorVal(Value):
         self.kind = kind
         self.source = source
         self.attrs: dict[str, Value] = {}
-        # behind a write to its `.data` or `.requires_grad`: what it stands for, without and with its history
+        # after a write to its `.data` or `.requires_grad`: what it stands for, without and with its history
         self.replacement: TensorVal | None = None
         self.differentiable: TensorVal | None = None
 
@@ -528,7 +528,7 @@ class TensorVal(Value):
         if name == "grad" and self.source is None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting the gradient of a result")
         if name == "grad" and not self._takes_gradient(value):
-            # it is set behind the graph, where no handler around the assignment is
+            # it is set after the graph, where no handler around the assignment is
             raise GraphBreak(breaks.OP_RAISES, f"setting the gradient of a tensor to {value.describe()}")
         tx.journal.set_item(self.attrs, name, value)
         tx.journal.touch(self)

@@ -50,7 +50,7 @@ _NOT_OPERATIONS = frozenset(
         "frombuffer",
         "from_file",
         "_assert_async",
-        # torch's rewrite of it for autograd counts targets behind the first -1
+        # torch's rewrite of it for autograd counts targets after the first -1
         "multilabel_margin_loss",
         "_C",
         "has_torch_function",

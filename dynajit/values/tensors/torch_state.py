@@ -328,7 +328,7 @@ def _is_compiling(tx: Tracer) -> Value:
 
 
 def _calls_hooks_always(tx: Tracer) -> bool:
-    """Whether the module that is being called has hooks to be called behind an exception, too. Under a compiler torch
+    """Whether the module that is being called has hooks to be called after an exception, too. Under a compiler torch
     leaves out the `try` that they need, in which operations that may raise end the graph."""
     everywhere = _MODULE._global_forward_hooks_always_called
     if tx.wrap(everywhere, ConstSource(everywhere, "_global_forward_hooks_always_called")).truth(tx):
