@@ -44,6 +44,7 @@ from dynajit.aot.training.reachability import (
 from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayers, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
+from dynajit.aot.training.written_inputs import has_new_history
 from dynajit.config import config
 from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
 from dynajit.nested import reached
@@ -97,6 +98,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     double = None if once else DoubleBackward(torch_compat.forward_of(gm), autocast_state(example_inputs))
     # that autograd hears nothing of
     hidden = frozenset(mutated).difference(getattr(metadata, "mutated_inp_runtime_indices", ()))
+    if any(has_new_history(node) for at, node in enumerate(facts.inputs) if at in hidden):
+        raise RuntimeError("a Function marks an input dirty, which AOTAutograd takes for a write without gradients")
     checks = [] if history is None else version_checks(gm, history, hidden)
     is_fixed = not _is_computed_from_written(halves, hidden)
     again = _with_views(double, viewed) if is_fixed else None

@@ -57,10 +57,11 @@ def split_after_writes(
 def _written(graph: GraphFacts) -> list[Node]:
     """The inputs that the graph writes so that autograd has them as results of other operations than before."""
     memories = {each for node in graph.calls for each in notes(node).writes}
-    return [node for node in graph.inputs if memory(node) in memories and _has_new_history(node)]
+    return [node for node in graph.inputs if memory(node) in memories and has_new_history(node)]
 
 
-def _has_new_history(node: Node) -> bool:
+def has_new_history(node: Node) -> bool:
+    """Whether autograd has an input as the result of another operation than at the graph's start."""
     value = value_of(node)
     has = isinstance(value, torch.Tensor) and value.requires_grad
     return has and history_of(value) not in (None, notes(node).grad_fn)

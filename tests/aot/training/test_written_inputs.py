@@ -144,3 +144,30 @@ def test_hooks_that_come_late_are_not_called_without_a_gradient() -> None:
         y.register_hook(lambda grad: grad * 2)
         result.sum().backward()
         assert y.grad is None and x.grad is not None
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 5
+
+
+@BACKENDS
+@pytest.mark.parametrize("read", [lambda t, made: made, lambda t, made: t * 1, lambda t, made: t * made])
+def test_a_function_marks_an_input_dirty(read: Callable[[Tensor, Tensor], Tensor], backend: str) -> None:
+    """AOTAutograd copied the new value into the input without a history: the Function's backward did not run."""
+
+    def f(t: Tensor) -> Tensor:
+        return read(t, _Doubled.apply(t))
+
+    found = []
+    for run in (f, dynajit.compile(f, backend=backend)):
+        x = torch.arange(3.0, requires_grad=True)
+        run(x * 1).sum().backward()
+        found.append(x.grad)
+    assert found[0].tolist() == found[1].tolist()
