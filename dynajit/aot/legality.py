@@ -243,7 +243,7 @@ def _returns_views_without_gradients(graph: GraphFacts) -> bool:
     if not torch.is_grad_enabled():
         return False
     memories: set[int | None] = set()
-    views = {node for node in graph.returned if node in graph.in_no_grad and not _detaches(node)}
+    views = {node for node in graph.returned if node in graph.in_no_grad and not detaches(node)}
     for node in graph.gm.graph.nodes:
         value = value_of(node)
         if node in views and memory_of(value) in memories - {None}:
@@ -255,11 +255,11 @@ def _returns_views_without_gradients(graph: GraphFacts) -> bool:
 
 def _returns_views_with_gradients_on(graph: GraphFacts) -> bool:
     """Whether gradients are turned on, and a result shares memory with an input and is not that input."""
-    views = [node for node in graph.returned if node not in graph.inputs and not _detaches(node)]
+    views = [node for node in graph.returned if node not in graph.inputs and not detaches(node)]
     return graph.turns_gradients_on and any(memory(node) in graph.given for node in views)
 
 
-def _detaches(node: Node) -> bool:
+def detaches(node: Node) -> bool:
     """Whether the node is a tensor's `detach`, which is no view to autograd."""
     return name_of(node) == "detach"
 

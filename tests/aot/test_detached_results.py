@@ -197,3 +197,23 @@ def test_writes_to_data_that_is_returned_are_not_counted(of_result: bool) -> Non
         data.add_(1)
         y.sum().backward()
         assert (x._version, y._version, x.grad.tolist()) == (0, 0, [4.0] * 3 if not of_result else [2.0] * 3)
+
+
+@pytest.mark.parametrize("detach", [lambda t: t.detach(), lambda t: t.detach()[0], lambda t: t.t().detach().t()])
+def test_a_result_that_is_also_detached_is_of_a_node_of_our_own(detach: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """`loss, loss.detach()`: torch's wrapper runs its backward once, whether anything was saved for it or not."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        made = y.exp() + x
+        return made, detach(made)
+
+    sides = []
+    for call in (function, dynajit.compile(function)):
+        x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+        made, apart = call(x, y)
+        made.sum().backward()
+        made.sum().backward()
+        apart.mul_(2)
+        sides.append((made.detach(), apart, apart.requires_grad, apart._is_view(), made._version, x.grad))
+    compare(*sides)
+    assert made.grad_fn.name() == "DynajitBackward"

@@ -3,10 +3,10 @@
 In:  a torch-level graph. Out: a callable that runs what is compiled of it, and takes these views of what that returns.
 A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the several views
 that `unbind`, `split` or `chunk` make. A write of a part of one that overlaps itself, as what `expand` gives, would be
-differentiated as if of a whole that overlaps itself. One of several results that share memory would need torch's
-wrapper, in which no result has a node of its own. And where sizes vary a view of an input that the graph writes is
-given by places in memory, of which AOTAutograd knows those in what was computed to be copied there, not those in the
-input.
+differentiated as if of a whole that overlaps itself. One of several results that share memory, as `loss` and
+`loss.detach()`, would need torch's wrapper, in which no result has a node of its own. And where sizes vary a view of an
+input that the graph writes is given by places in memory, of which AOTAutograd knows those in what was computed to be
+copied there, not those in the input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
-from dynajit.aot.legality import GraphFacts, overlaps_itself, relaid
+from dynajit.aot.legality import GraphFacts, detaches, overlaps_itself, relaid
 from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
@@ -95,14 +95,16 @@ def _is_read_inside(view: Node, late: Collection[Node]) -> bool:
 
 
 def _sharing(graph: GraphFacts) -> Iterator[Node]:
-    """The results that are views of another one, or of a tensor of which several are, and have gradients."""
+    """The results that are views of another one, or detached, or views of a tensor of which several are, where one of
+    these has gradients."""
     by_memory: dict[int | None, list[Node]] = {}
     for node in graph.returned:
         if isinstance(value_of(node), torch.Tensor):
             by_memory.setdefault(memory(node), []).append(node)
     for own, nodes in by_memory.items():
-        views = [node for node in nodes if history_of(value_of(node)) is not None and value_of(node)._is_view()]
-        if own not in graph.given and own is not None and len(nodes) > 1 and len(views) >= len(nodes) - 1:
+        views = [node for node in nodes if value_of(node)._is_view() or detaches(node)]
+        is_several = own is not None and len(nodes) > 1 and len(views) >= len(nodes) - 1
+        if is_several and own not in graph.given and any(history_of(value_of(node)) is not None for node in nodes):
             yield from views
 
 
@@ -138,12 +140,12 @@ def way_to(view: Node, given: Collection[int | None]) -> Iterator[Node]:
     waiting = [view]
     while waiting:
         node = waiting.pop()
-        if node.op.startswith("call") and _is_of(value_of(node), own, own in given):
+        if node.op.startswith("call") and _is_of(value_of(node), own, own in given or detaches(node)):
             yield node
             waiting.extend(node.all_input_nodes)
 
 
 def _is_of(value: Any, own: int | None, given: bool) -> bool:
-    """Whether it is a view of this memory, or several of them. `given`: no call of the graph made the memory."""
+    """Whether it is a view of this memory, or several of them. `given`: the call did not make the memory."""
     parts = value if isinstance(value, (tuple, list)) else [value]
     return bool(parts) and all(memory_of(part) == own and (given or part._is_view()) for part in parts)
