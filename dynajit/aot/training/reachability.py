@@ -122,7 +122,7 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     ends = _nodes_among(places)
     nodes = _from_results(starts, ends)
     for node in nodes:
-        if _key(node) not in ends and not node.next_functions:
+        if _key(node) not in ends and not node.next_functions and not _is_of_lost_view(node):
             return None
         for following in _following(node, ends):
             masks[following] = masks.get(following, 0) | masks[node]
@@ -264,6 +264,12 @@ def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[tuple[Any, int], int] | 
             return None
         places[key] = place
     return places
+
+
+def _is_of_lost_view(node: Any) -> bool:
+    """Whether gradients that get to a node are lost: of a view of something with gradients that was made without them,
+    which is a leaf then."""
+    return hasattr(node, "variable") and node.variable._is_view()
 
 
 def _nodes_among(places: Mapping[tuple[Any, int], int]) -> set[Any]:

@@ -139,7 +139,8 @@ def _wanted(
     tensors = [place for place, node in enumerate(inputs) if isinstance(value_of(node), torch.Tensor)]
     ends = set() if history is None else history.ends
     reached = [place for place in tensors if gradients[place] is not None or place in ends]
-    return reached if any(metadata.input_info[place].requires_grad for place in reached) else tensors
+    is_known = history is not None or any(metadata.input_info[place].requires_grad for place in reached)
+    return reached if is_known else tensors
 
 
 def _layout(tangent: Any) -> list[int] | str | None:

@@ -104,3 +104,22 @@ def test_what_was_saved_dies_with_the_last_of_several_nodes_or_is_kept_for_anoth
     for leaf, result in zip((x, y), results, strict=True):
         with pytest.raises(RuntimeError, match="a second time"):
             torch.autograd.grad(result.sum(), leaf)
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_gradients_of_a_view_made_without_them_are_lost(also: bool) -> None:
+    """To autograd such a view is a leaf that nobody has: no pass comes by what it is a view of, or its hooks."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        with torch.no_grad():
+            turned = w.t()
+        return x @ turned + (x * x if also else 0)
+
+    for run in (f, dynajit.compile(f, backend="codegen")):
+        x, w = torch.ones(3, 3, requires_grad=also), torch.ones(3, 3, requires_grad=True)
+        w.register_hook(lambda grad: grad * 2)
+        result = run(x, w)
+        assert result.requires_grad
+        for _ in range(1 if also else 2):
+            result.sum().backward()
+        assert w.grad is None and (x.grad is not None) == also
