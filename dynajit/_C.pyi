@@ -239,6 +239,7 @@ class TrainingCall:
         holds: Callable[[], bool] | None = None,
         through: Sequence[Sequence[bool]] = (),
         arrival: Sequence[int] = (),
+        copied: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

@@ -79,6 +79,13 @@ void group(TrainingCall *self)
     }
 }
 
+/* What a graph that is to run again needs as it was before the call: the state of the CPU's generator, if it draws, and
+ * copies of the inputs `copied`. */
+struct Before {
+    at::Tensor random;
+    variable_list copies;
+};
+
 /* The nodes of one call, not yet with what they need. */
 class Nodes {
 public:
@@ -125,8 +132,9 @@ public:
         }
     }
 
-    /* Before inputs get new values: the inputs with which the graph can run again. */
-    void keep_inputs(const Values &items, size_t first, PyObject *const *args, Py_ssize_t n_args, const at::Tensor &random)
+    /* Before inputs get new values: the inputs with which the graph can run again. `before`: what that takes of the time
+     * before the call. */
+    void keep_inputs(const Values &items, size_t first, PyObject *const *args, Py_ssize_t n_args, const Before &before)
     {
         std::set<const void *> memories; /* of what is saved; with hooks, what they make of it is */
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
@@ -136,7 +144,7 @@ public:
             }
         }
         if (self_->again != nullptr) {
-            backwards_[0]->keep_inputs(args, n_args, memories, random);
+            backwards_[0]->keep_inputs(args, n_args, memories, before.random, before.copies);
         }
     }
 
@@ -213,7 +221,7 @@ private:
 
 /* The first of the results, with their place in autograd's graph. */
 PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, Values &&items,
-                       const at::Tensor &random)
+                       const Before &before)
 {
     const size_t n_returns = self->differentiable->size();
     if (items.size() < n_returns + static_cast<size_t>(self->n_saved)) {
@@ -239,7 +247,7 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
         PyTuple_SET_ITEM(returns, static_cast<Py_ssize_t>(i), items[i].wrap());
     }
     if (nodes && returns != nullptr) {
-        nodes->keep_inputs(items, n_returns, args, n_args, random);
+        nodes->keep_inputs(items, n_returns, args, n_args, before);
         nodes->link(items, n_returns, args);
     }
     const Py_ssize_t n_updated = static_cast<Py_ssize_t>(self->updated->size());
@@ -263,14 +271,19 @@ PyObject *call(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args)
     for (Py_ssize_t i = 0; i < n_args; i++) {
         given.emplace_back(args[i]);
     }
-    const bool drawn_again = self->draws && self->again != nullptr && at::GradMode::is_enabled();
-    const at::Tensor random = drawn_again ? random_state() : at::Tensor();
+    Before before;
+    if (self->again != nullptr && at::GradMode::is_enabled()) {
+        before.random = self->draws ? random_state() : at::Tensor();
+        for (Py_ssize_t place : *self->copied) {
+            before.copies.push_back(THPVariable_Unpack(args[place]).clone());
+        }
+    }
     std::optional<Values> items;
     {
         at::AutoGradMode no_grad(false);
         items.emplace(call_off(self->forward, std::move(given), false));
     }
-    return with_history(self, args, n_args, std::move(*items), random);
+    return with_history(self, args, n_args, std::move(*items), before);
 }
 
 PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -286,7 +299,7 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
             return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", each.place);
         }
     }
-    for (const auto *places : {self->wanted, self->updated}) {
+    for (const auto *places : {self->wanted, self->updated, self->copied}) {
         for (Py_ssize_t place : *places) {
             if (place >= n_args || !THPVariable_Check(args[place])) {
                 return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", place);
@@ -444,16 +457,16 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "saving",         "watched",
                                   "draws",   "written",  "updated", "holds",     "through",        "arrival",
-                                  nullptr};
+                                  "copied",  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *saving = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
-    PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr;
+    PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr, *copied = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
                                      &partial, &reaches, &saving, &watched, &draws, &written, &updated,
-                                     &holds, &through, &arrival)) {
+                                     &holds, &through, &arrival, &copied)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -484,6 +497,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->order = new std::vector<size_t>();
     self->watched = new std::vector<Watched>();
     self->written = new std::vector<Py_ssize_t>();
+    self->copied = new std::vector<Py_ssize_t>();
     self->updated = new std::vector<Py_ssize_t>();
     std::vector<Py_ssize_t> arriving;
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
@@ -497,6 +511,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && link_results(self)
         && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
+        && (copied == nullptr || read_all(copied, *self->copied, PyLong_AsSsize_t))
         && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t))
         && (arrival == nullptr || read_all(arrival, arriving, PyLong_AsSsize_t));
     if (fine && self->updated->size() > self->differentiable->size()) {
@@ -562,6 +577,7 @@ void call_dealloc(PyObject *object)
     delete self->order;
     delete self->watched;
     delete self->written;
+    delete self->copied;
     delete self->updated;
     type->tp_free(object);
     Py_DECREF(type);
@@ -580,7 +596,7 @@ PyType_Slot call_slots[] = {
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
          "reaches=(), saving=(), watched=(), draws=False, written=(), updated=(), holds=None, "
-         "through=(), arrival=())\n--\n\n"
+         "through=(), arrival=(), copied=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -594,7 +610,7 @@ PyType_Slot call_slots[] = {
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
          "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
-         "written: inputs that forward writes, and computes no result of. updated: inputs that the call writes, so that "
+         "written: inputs that forward writes; copied: those that it computes results of. updated: inputs that the call writes, so that "
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
          "holds(): whether backward still computes what eager's would; if not, again gives the gradients. "
          "through: for each result that has a gradient, which other ones it was computed from, and which views of results "

@@ -99,7 +99,8 @@ struct TrainingCall {
     std::vector<size_t> *order;  /* of results with a gradient: none before those that it was computed from */
     std::vector<Watched> *watched;
     bool draws; /* random numbers, of the CPU's generator alone */
-    std::vector<Py_ssize_t> *written; /* inputs that forward writes, and computes no result of */
+    std::vector<Py_ssize_t> *written; /* inputs that forward writes */
+    std::vector<Py_ssize_t> *copied;  /* those of them that it computes results of */
     std::vector<Py_ssize_t> *updated; /* inputs that are written, with autograd, what the first returns hold */
 };
 
@@ -289,7 +290,7 @@ private:
 class GraphInputs {
 public:
     /* graph: what gives the results of the inputs. random: the generator's state before the call, if the graph draws.
-     * written: inputs that it writes, and computes no result of. */
+     * written: inputs that it writes. */
     GraphInputs(PyObject *graph, const at::Tensor &random, const std::vector<Py_ssize_t> &written = {})
         : graph_(Py_NewRef(graph)), random_(random), written_(written)
     {

@@ -83,8 +83,10 @@ public:
         }
     }
 
-    /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
-    void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random)
+    /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway;
+     * copies: of `copied`, in order. */
+    void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random,
+                     const variable_list &copies)
     {
         shared_->inputs = std::make_shared<GraphInputs>(call_->forward, random, *call_->written);
         for (Py_ssize_t i = 0; i < count; i++) {
@@ -94,7 +96,11 @@ public:
             const bool is_updated = std::find(call_->updated->begin(), call_->updated->end(), i) != call_->updated->end();
             const bool is_held = !is_updated && (is_kept || is_kept_by_eager(i) || shared_->inputs->is_written(i));
             const Origin origin = is_held ? Origin() : origin_of(tensor);
-            if (origin.inputs != nullptr) {
+            const auto copied = std::find(call_->copied->begin(), call_->copied->end(), i);
+            if (copied != call_->copied->end()) {
+                shared_->inputs->add(copies.at(static_cast<size_t>(copied - call_->copied->begin())));
+            }
+            else if (origin.inputs != nullptr) {
                 shared_->inputs->add_lent(tensor, origin.inputs, origin.place);
             }
             else if (is_updated) {

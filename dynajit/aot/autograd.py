@@ -101,12 +101,11 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     if any(has_new_history(node) for at, node in enumerate(facts.inputs) if at in hidden):
         raise RuntimeError("a Function marks an input dirty, which AOTAutograd takes for a write without gradients")
     checks = [] if history is None else version_checks(gm, history, hidden)
-    is_fixed = not _is_computed_from_written(halves, hidden)
-    again = _with_views(double, viewed) if is_fixed else None
+    again, copied = _with_views(double, viewed), _computed_from(halves, hidden)
     parts = halves.made, len(example_inputs), again, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
-    own = None if wraps else without_wrapper(metadata, *parts, draws=bool(drawn), written=mutated, holds=holds)
+    own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied, holds)
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -446,13 +445,13 @@ def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
 
 
-def _is_computed_from_written(halves: _Halves, mutated: Collection[int]) -> bool:
-    """Whether a training graph reads what its written inputs held before."""
+def _computed_from(halves: _Halves, mutated: Collection[int]) -> list[int]:
+    """Those of its written inputs of which a training graph reads what they held before."""
     if not mutated or "forward" not in halves.made:
-        return False
+        return []
     forward = halves.made["forward"].graph
     own = len(forward.graph.find_nodes(op="placeholder")) - len(halves.waited_for)
-    return is_computed_from(forward, [own + at for at in mutated])
+    return [at for at in sorted(mutated) if is_computed_from(forward, [own + at])]
 
 
 def _returned(metadata: Any) -> tuple[list[int], list[int]]:

@@ -39,10 +39,11 @@ def without_wrapper(
     watched: Sequence[VersionCheck],
     draws: bool,
     written: Sequence[int],
+    copied: Sequence[int],
     holds: Callable[[], bool] | None,
 ) -> Callable[..., Any] | None:
     """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial`,
-    `watched`, `draws`, `written` and `holds`: see `TrainingCall`."""
+    `watched`, `draws`, `written`, `copied` and `holds`: see `TrainingCall`."""
     whole = metadata is not None and set(parts) == {"forward", "backward"}
     found = torch_compat.plain_training(metadata) if whole else None
     if found is None:
@@ -98,6 +99,7 @@ def without_wrapper(
         holds,
         through,
         [] if history is None else arrival_of(history),
+        [place for place in copied if place not in updated],
     )
 
 

@@ -409,3 +409,22 @@ def test_what_an_input_that_is_filled_anew_held_does_not_matter(name: str) -> No
         first.square().sum().backward()
         found.append(x.grad)
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("name", ["sin_", "t_then_mul_"])
+def test_an_input_without_gradients_is_written_and_computed_with(name: str) -> None:
+    def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        state.sin_() if name == "sin_" else state.t().mul_(0.9)
+        return torch.where(x > 0, x, state).sin()
+
+    found = []
+    for call in (f, dynajit.compile(f, backend="codegen")):
+        x, state = torch.eye(3).requires_grad_(), torch.ones(3, 3)
+        for _ in range(2):
+            result = call(x, state)
+            state.add_(1)
+            (first,) = torch.autograd.grad(result.square().sum(), x, create_graph=True)
+            first.square().sum().backward()
+        found.append((result.detach(), state, x.grad))
+    torch.testing.assert_close(found[1], found[0])
+    assert result.grad_fn.name() == "DynajitBackward"
