@@ -4,7 +4,8 @@
 
 Passes start inside of the program and after it, from some of its results, with and without `retain_graph`: gradients,
 or the error of a pass through a graph that is gone, have to be eager's. For seeds from `INSIDE` on somebody hears of
-the gradients of results that other results were computed from. The exit status is 1 if anything differs.
+the gradients of results that other results were computed from, and those from `WIDE` on have the steps of `WIDE_STEPS`
+too. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 import seeds  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -28,6 +30,8 @@ import dynajit  # noqa: E402
 
 #: Seeds from here on have hooks on results, and ask for gradients of results.
 INSIDE = 1_000_000
+#: Seeds from here on have more kinds of steps; every other one has hooks on results.
+WIDE = 2_000_000
 
 # {a}: a name to bind; {b} and {c}: tensors of 4 x 4.
 STEPS = (
@@ -51,6 +55,52 @@ STEPS = (
     *("{a} = {b} * 1; {a}.register_hook(lambda g: torch.ones(4, 4))",),
     *("{b}.view(-1)[3:].mul_(2)", "{b}.sin_()", "{a} = in_half({b}, {c})", "{a} = {b}.sin().reshape(2, 8).view(4, 4)"),
 )
+# Views that no_grad writes are not among them: torch itself dies when such a view, then a result, gets a hook.
+WIDE_STEPS = """
+{a} = Dirty.apply({b})
+Dirty.apply({b})
+{a} = {b} * 1; Dirty.apply({a})
+{a} = Dirty.apply({b}.view(-1))
+{a}, {b} = Partly.apply({b}, {c})
+{a} = Named.apply({b}, 3)[0]
+{a} = Same.apply({b})
+{a} = Again.apply({b})
+{a} = off(lambda: {b}[:])
+{a} = off(lambda: {b}.t()); {c} = {c} * {a}
+{a} = {b} * 1; off(lambda: {a}.mul_(2))
+{a} = {b} * 1; {c} = off(lambda: {a}[1:]); {c}.mul_(2)
+{a} = {b} * 1; {c} = {a}.unbind(0)[1] + {c}
+{a} = {b} * 1; {a}.chunk(2)[0].mul_(2)
+{a} = {b}.detach(); {a}.mul_(2)
+{a} = {b} * 1; {a}.detach_()
+{a} = off(lambda: ({b} * 2)[:])
+{a} = {b} * 1; {a}.t().add_({c})
+{b}.requires_grad_(True)
+{a} = {b}.detach().requires_grad_(); ({a} * {c}).sum().backward()
+{a} = {b} * 1; {a}.requires_grad and {a}.retain_grad()
+{a} = {b}.sin(); {a}.register_hook(lambda g: g * 2)
+{a} = {b}.sin(); {a}.register_hook(lambda g: g * 2); {a}.mul_(3)
+{a} = asked({b}, {c})
+{a} = asked({b}, {b})
+{a} = kept({b})
+{a} = checkpoint(scaled, {b}, by={c}, use_reentrant=False)
+{a} = checkpoint(scaled, {b}, {c}, use_reentrant=True)
+{a} = forward_mode({b}, {c})
+x.grad = None
+x.grad is None or x.grad.mul_(2)
+{a} = {b} if x.grad is None else x.grad * {b}
+{a} = {b}.data; {a}.mul_(2)
+{a} = {b}.data * {c}
+{a} = torch.func.grad(lambda t: (t.sin() * {c}).sum())({b})
+{a} = torch.where({b} > 0, {b}.detach(), {c})
+{a} = {b}.diagonal().expand(4, 4)
+{a} = {b} * 1; {a}.diagonal().mul_({c}[0])
+{a} = {b} * 1; {a}[:, 0], {a}[0] = {c}[1], {a}[:, 1]
+{a} = {b}.view(2, 8)[:, ::2].t() @ {c}[:2]
+{b}.sigmoid_()
+{a} = {b} * 1; {a}.requires_grad and {a}.retain_grad(); {a}.exp_()
+{a} = {b}.index_add(0, torch.tensor([1]), {c}[:1])
+""".strip().splitlines()
 PASSES = (
     *("{b}.sum().backward()", "({b} * 2).sum().backward()", "{b}.square().sum().backward()"),
     *("{b}.sum().backward(retain_graph=True)", "dynajit.graph_break()"),
@@ -119,6 +169,103 @@ class Ones(torch.autograd.Function):
         return torch.ones(4, 4)
 
 
+class Dirty(torch.autograd.Function):
+    """Writes its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 5
+
+
+class Partly(torch.autograd.Function):
+    """Two results, one without a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        product = x * y
+        ctx.save_for_backward(y, product)
+        ctx.mark_non_differentiable(product)
+        return x * 2, product
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, none: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        y, product = ctx.saved_tensors
+        return grad * y + none, grad * product if ctx.needs_input_grad[1] else None
+
+
+class Named(torch.autograd.Function):
+    """A number among its arguments and its results; what it keeps is an attribute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: int) -> tuple[Tensor, int]:
+        ctx.factor, ctx.root = factor, x.abs().sqrt()
+        return x * factor, factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, none: None) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad * ctx.factor + ctx.root, None
+
+
+class Same(torch.autograd.Function):
+    """Gives its argument back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 7
+
+
+class Again(torch.autograd.Function):
+    """Differentiates in its backward, with gradients on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            (found,) = torch.autograd.grad(x.sin().sum(), x)
+        return grad * found
+
+
+def off(function: Callable[[], Tensor]) -> Tensor:
+    with torch.no_grad():
+        return function()
+
+
+def asked(x: Tensor, y: Tensor) -> Tensor:
+    """A gradient of what is made of them, by itself differentiable."""
+    if not x.requires_grad:
+        return x * y
+    return torch.autograd.grad((x.sin() * y).sum(), x, create_graph=True)[0]
+
+
+def kept(x: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
+        return x.sin() * x
+
+
+def scaled(x: Tensor, by: Tensor) -> Tensor:
+    return (x * by).sin()
+
+
+def forward_mode(x: Tensor, y: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, y.detach())
+        return forward_ad.unpack_dual(dual.sin() * 2).tangent  # type: ignore[no-any-return]
+
+
 def in_half(x: Tensor, y: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return (x @ y).float()
@@ -132,7 +279,7 @@ def program(seed: int) -> str:
     inside = rng.randint(1, count) if rng.random() < 0.6 else 0
     for number in range(1, count + 1):
         made = rng.choice(names) if rng.random() < 0.4 else f"t{number}"
-        step = rng.choice(STEPS)
+        step = rng.choice(WIDE_STEPS if seed >= WIDE and rng.random() < 0.6 else STEPS)
         lines.append("    " + step.format(a=made, b=rng.choice(names[-3:]), c=rng.choice(names[-3:])))
         if "{a}" in step and made not in names:
             names.append(made)
@@ -166,7 +313,7 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
         leaf.register_hook(lambda grad: grad * 2)
     found: list[Any] = [[result.detach().clone() for result in results]]
     found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
-    if seed >= INSIDE:
+    if WIDE > seed >= INSIDE or (seed >= WIDE and seed % 2):
         return [*found, *_heard(rng, results, leaves)]
     for _ in range(rng.randint(1, 3) if results else 0):
         starts = results if rng.random() < 0.5 else [rng.choice(results)]
@@ -249,8 +396,7 @@ def same(left: Any, right: Any, close: float = 1e-4) -> bool:
 def finding(seed: int, backend: str) -> str | None:
     """What differs between the seed's program in eager mode and compiled, cold or warm; None: nothing."""
     source = program(seed)
-    scope: dict[str, Any] = {"torch": torch, "F": F, "dynajit": dynajit, "checkpoint": checkpoint}
-    scope.update(Twice=Twice, Square=Square, Parts=Parts, Shifted=Shifted, Ones=Ones, in_half=in_half)
+    scope = {**globals(), "F": F, "checkpoint": checkpoint}
     scope["norm"] = torch.nn.BatchNorm1d(4).requires_grad_(False)
     exec(compile(source, f"<backward {seed}>", "exec"), scope)
     wanted = observed(scope["main"], seed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fuzz_backward import finding
+from fuzz_backward import WIDE, finding
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), *range(WIDE, WIDE + 24)])
 def test_random_programs(seed: int, backend: str) -> None:
     assert finding(seed, backend) is None
