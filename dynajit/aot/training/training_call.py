@@ -99,7 +99,7 @@ def without_wrapper(
         holds,
         through,
         [] if history is None else arrival_of(history),
-        [place for place in copied if place not in updated],
+        copied,
     )
 
 
