@@ -29,9 +29,9 @@ def has_history(tensor: torch.Tensor) -> bool:
 
 
 def _metadata(value: torch.Tensor) -> dict[str, Any]:
-    """As torch keeps it, whatever a subclass says of itself."""
+    """As torch keeps it, whatever a subclass says of itself; no mode of the program's sees that it is asked."""
     base: Any = torch.Tensor
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         return {
             "class": type(value),
             "dtype": base.dtype.__get__(value),

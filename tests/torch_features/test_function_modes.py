@@ -67,6 +67,23 @@ def test_entered_outside(backend: str) -> None:
     assert noted[0] == noted[1]
 
 
+def test_a_mode_outside_does_not_see_why_it_is_compiled_again() -> None:
+    """The guards that failed are asked again in Python, of the arguments."""
+    compiled = dynajit.compile(work, backend="eager")
+    for x in (
+        torch.ones(3),
+        torch.ones(4),
+        torch.ones(2, 2),
+        torch.ones(5).double(),
+        torch.ones(3, requires_grad=True),
+    ):
+        noted: list[list[str]] = [[], []]
+        for seen, run in zip(noted, (compiled, work), strict=True):
+            with Noting(seen):
+                run(x)
+        assert noted[0] == noted[1]
+
+
 def test_two_objects_of_one_class_share_a_graph() -> None:
     compiled = dynajit.compile(lambda x: torch.sin(x), backend="eager")
     x = torch.ones(2)

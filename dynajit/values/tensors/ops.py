@@ -61,6 +61,13 @@ _DROPOUTS = frozenset(
 )
 # What shares the memory of its argument, though its schema doesn't say so: in a functional graph it would be a copy.
 _HIDDEN_VIEWS = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
+# The operators that give a number, or whether something holds, of what the guard of a tensor covers.
+_TELL_METADATA = frozenset(
+    {"size", "sym_size", "stride", "sym_stride", "numel", "sym_numel", "dim", "dense_dim", "sparse_dim", "get_device"}
+    | {"element_size", "is_complex", "is_conj", "is_distributed", "is_floating_point", "is_neg", "is_same_size"}
+    | {"is_signed", "is_contiguous", "is_non_overlapping_and_dense", "is_strides_like_format"}
+    | {"_debug_has_internal_overlap", "_has_compatible_shallow_copy_type"}
+)
 # What warns where there are no more elements than its correction; its fake doesn't.
 _VARIANCES = frozenset(("var", "std", "var_mean", "std_mean"))
 _NO_FREEDOM = (
@@ -285,6 +292,7 @@ class _Operation:
             tx.graph.assert_promises()
             if is_symbolic(result) and tx.graph.knows(result):
                 return tx.from_real(result)
+        self._check_numbers(result)
         if is_constant_result(result) and result is not None and result not in ((), []):
             return tx.from_real(result)
         known = tx.tensors.get(id(result)) if self.out is None and not self.may_write() else None
@@ -294,6 +302,14 @@ class _Operation:
             result.requires_grad_(False)
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} makes the tensor that it is given a leaf")
         return known  # type: ignore[no-any-return]  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
+
+    def _check_numbers(self, result: Any) -> None:
+        """Break where a number is given that depends on more than metadata: a fake's may be another one."""
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        told, name = facts(self.target), self.name.partition(".")[0]
+        may_differ = told.foreign or (told.known and is_constant_result(result) and name not in _TELL_METADATA)
+        if may_differ and any(type(part) in (bool, int, float) for part in parts):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} gives a number that no fake tensor tells")
 
     def _uncounted(self) -> list[torch.Tensor]:
         """The tensors that it writes without raising their versions."""

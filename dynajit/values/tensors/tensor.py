@@ -40,7 +40,7 @@ from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
 _ARRAY: type = numpy.ndarray
 _BASE: type = torch._C.TensorBase
 _FLAG = "requires_grad"
-CONSTANT_ATTRIBUTES = {"dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "nbytes", "names"} | {
+CONSTANT_ATTRIBUTES = {"dtype", "device", "layout", "ndim", "requires_grad", "itemsize", "names"} | {
     # what kind of tensor it is, for each kind that this build has
     *(name for name, found in vars(_BASE).items() if name.startswith("is_") and not callable(found)),
 } - {"is_leaf"}
@@ -649,6 +649,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
     "data": TensorVal._data,
     "grad": TensorVal._grad,
     "is_leaf": TensorVal._is_leaf,
+    "nbytes": lambda tensor, tx: tx.from_real(tensor.fake.numel() * tensor.fake.itemsize),  # a symbolic fake has none
     "grad_fn": TensorVal._grad_fn,
     "retains_grad": TensorVal._retains_grad,
     "__class__": TensorVal._class,

@@ -202,3 +202,100 @@ def test_a_quantized_dtype_knows_no_sign() -> None:
             return str(error), x + 1
 
     assert_same(signed, torch.ones(2), graphs=1)
+
+
+_SAID = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+# addresses, and what takes the tensor to somewhere else
+_NOT_ASKED = {"_cdata", "const_data_ptr", "data_ptr", "mutable_data_ptr", "share_memory_", "pin_memory", "storage"}
+
+
+def _said_by(tensor: torch.Tensor, name: str) -> Any:
+    try:
+        found = getattr(tensor, name)
+        return found() if callable(found) else found
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
+        return type(error)
+
+
+def _sayings() -> list[str]:
+    """The attributes of tensors, and methods without arguments, that give no tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names = [name for name in dir(torch.Tensor) if name[:2] != "__" and name not in _NOT_ASKED]
+        return [name for name in names if isinstance(_said_by(torch.ones(2, 2), name), _SAID)]
+
+
+@pytest.mark.parametrize("name", _sayings())
+def test_what_tensors_say_of_themselves_as_sizes_vary(name: str) -> None:
+    def said(x: torch.Tensor) -> Any:
+        return _said_by(x, name), _said_by(x * 2, name)
+
+    compiled = dynajit.compile(said, backend="eager")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for size in (3, 4, 5):
+            x = torch.ones(size, size)
+            assert said(x.clone()) == compiled(x.clone())
+    assert not [each for each in heard if "dynajit failed" in str(each.message)]
+
+
+def _made(kind: str) -> Any:
+    made = {"Tensor": torch.rand(1, 1, 8, 8), "List[int]": [8], "int": 0, "float": 0.5, "bool": False, "number": 1}
+    return made.get(kind)
+
+
+def _operators_that_give_numbers() -> list[Any]:
+    """Functions of torch that give numbers, and what to call them with."""
+    found = {}
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        takes = [str(argument.type) for argument in schema.arguments if not argument.has_default_value()]
+        gives = [str(result.type) for result in schema.returns]
+        if space == "aten" and takes[:1] == ["Tensor"] and {"int", "bool", "float"}.intersection(gives):
+            function = getattr(torch, name, None)
+            if callable(function) and "Tensor" not in gives:
+                found[f"{name}.{schema.overload_name}"] = (function, takes)
+    return [pytest.param(*each, id=name) for name, each in found.items()]
+
+
+@pytest.mark.parametrize(("function", "kinds"), _operators_that_give_numbers())
+def test_a_number_that_torch_gives_is_that_of_the_real_tensors(function: Any, kinds: list[str]) -> None:
+    arguments = [_made(kind) for kind in kinds]
+
+    def asked(x: torch.Tensor) -> Any:
+        try:
+            return function(x, *arguments[1:]), function(x * 2, *arguments[1:])
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            return type(error)
+
+    compiled = dynajit.compile(asked, backend="eager")
+    for x in (arguments[0], torch.zeros(1, 1, 8, 8), torch.ones(1, 2, 4, 8), torch.ones(1)):
+        assert asked(x) == compiled(x)
+
+
+@torch.library.custom_op("dynajit_test_questions::positive", mutates_args=())
+def positive(x: torch.Tensor) -> int:
+    return int((x > 0).sum())
+
+
+@positive.register_fake
+def _(x: torch.Tensor) -> int:
+    return 0
+
+
+@torch.library.custom_op("dynajit_test_questions::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return x * 2, float(x.sum())
+
+
+@doubled.register_fake
+def _(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return torch.empty_like(x), 0.0
+
+
+def of_operators(x: torch.Tensor) -> Any:
+    return x + positive(x), doubled(x + 1)
+
+
+def test_a_number_that_an_operator_gives_is_not_its_fake_kernels() -> None:
+    assert_same(of_operators, torch.ones(3))
