@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 import dynajit
 from dynajit.report import records
@@ -274,6 +275,24 @@ def test_ways_that_vary_cost_few_captures(name: str) -> None:
     found = captures_of(dynajit.compile(fn, backend="eager"), fn, given, X, CALLS)
     assert sum(found) <= most and sum(found[4:]) <= late, found
     assert not any(found[20:]) and not counters["recompile_limit"], found
+
+
+def dimensions(x: torch.Tensor, y: torch.Tensor) -> Any:
+    strides = y.stride()
+    falling = sorted([(2, 1), (0, 3), (3, 0), (1, 2)], key=lambda pair: strides[pair[0]], reverse=True)
+    same = sorted("dcba", key=lambda name: -len(name) - y.size(2))
+    return x.sum() + y, sorted(range(y.dim()), key=strides.__getitem__), falling, same
+
+
+def flexible(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return flex_attention(y, y, y, score_mod=lambda score, batch, head, i, j: score + x[head] * (i - j))
+
+
+@pytest.mark.parametrize("fn", [dimensions, flexible])
+def test_an_order_that_holds_for_all_sizes_compiles_nothing_late(fn: Any) -> None:
+    compiled = dynajit.compile(fn, backend="eager")
+    found = captures_of(compiled, fn, lambda call: torch.ones(1, 2, 16 + call * 4, 8), torch.ones(2), 6)
+    assert found == [1, 1, 0, 0, 0, 0]
 
 
 def test_ways_that_come_again_keep_their_graphs() -> None:

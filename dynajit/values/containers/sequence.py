@@ -7,6 +7,7 @@ Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behi
 from __future__ import annotations
 
 import collections
+import contextlib
 import operator
 import sys
 import types
@@ -32,6 +33,7 @@ from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
 from dynajit.values.scalars.number_calls import in_order, is_among
+from dynajit.values.scalars.symbolic import Ordered, SymVal
 
 
 class Lazy:
@@ -618,6 +620,11 @@ def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Valu
         items[:] = sorted_numbers
         return
     found = items if is_none(key) else [tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
+    if any(isinstance(key, SymVal) for key in found):
+        with contextlib.suppress(NotReal):
+            ordered = [Ordered(key) for key in found]
+            items[:] = [items[at] for at in sorted(range(len(items)), key=ordered.__getitem__, reverse=backwards)]
+            return
     try:
         keys = iter([key.real() for key in found])
     except NotReal:

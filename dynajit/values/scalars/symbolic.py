@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from dynajit import _C, symbols
 from dynajit.guards.source import ConstSource, SizeSource, Source, StrideSource, TypeAttrSource
 from dynajit.report import breaks
-from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, Unread, number_method
 from dynajit.values.scalars.float_symbols import (
     FLOAT_OPERATIONS,
@@ -184,6 +184,25 @@ class SymVal(Value):
         function = symbols.function_of(tree, tuple(names))
         _C.mark_ours(function.__code__)
         out.call_on(function, *sources)
+
+
+class Ordered:
+    """A key of a sort among numbers of which some are symbolic, in an order that holds whatever they are: nothing is
+    guarded. It raises NotReal of other keys, and where the order varies."""
+
+    def __init__(self, key: Value) -> None:
+        if not (isinstance(key, SymVal) or (type(key) is ConstVal and type(key.value) is int)):
+            raise NotReal(key.describe())
+        self.number = key.number if isinstance(key, SymVal) else key.value
+
+    def __lt__(self, other: Ordered) -> bool:
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # imported only with symbols
+
+        if statically_known_true(self.number < other.number):
+            return True
+        if statically_known_true(self.number >= other.number):
+            return False
+        raise NotReal("numbers in an order that varies")
 
 
 def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:
