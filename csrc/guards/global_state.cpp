@@ -134,12 +134,6 @@ const Places &places()
     return *found;
 }
 
-/* torch includes these while operations are handed to something that records or replaces them: a tracer of TorchScript,
- * dispatch modes, those of make_fx with pre_dispatch, a transform of torch.func. */
-constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python,
-                                         c10::DispatchKey::PreDispatch,
-                                         c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
-
 /* Thread-local and process-wide state, looked up once for a check. */
 struct Torch {
     const Places &thread = places();
@@ -476,7 +470,10 @@ bool dj_global_state_holds(PyObject *snapshot)
 bool dj_torch_is_watched(void)
 {
     const c10::impl::PODLocalDispatchKeySet &keys = *places().keys;
-    return keys.included().has_any(kWatching) || keys.excluded().has(c10::DispatchKey::PythonTLSSnapshot);
+    /* Beyond its default, torch includes a key while something records or replaces operations: a tracer of TorchScript,
+     * dispatch modes, make_fx with pre_dispatch, functionalization, the Python dispatcher, a transform of torch.func. */
+    return !(keys.included() - c10::default_included_set).empty()
+        || keys.excluded().has(c10::DispatchKey::PythonTLSSnapshot);
 }
 
 bool dj_fx_is_tracing(void)

@@ -6,17 +6,21 @@ for the compiled object, called before or not, as for the original.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,6 +30,7 @@ from dynajit.report.counters import counters
 
 Tracer = Callable[[Callable[..., Any]], Any]
 TRACERS: dict[str, Tracer] = {}
+CAPTURED = ("function_mode", "functional_tensors")  # calls that are captured, and break the graph
 
 
 def tracer(found: Tracer) -> Tracer:
@@ -184,6 +189,45 @@ def functionalised(call: Callable[..., Any]) -> Any:
     return torch.func.functionalize(call)(inputs())
 
 
+@contextlib.contextmanager
+def functionalization() -> Iterator[None]:
+    """As torch's own wrappers of programs turn it on, without a level of torch.func's."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@tracer
+def functionalised_by_its_key(call: Callable[..., Any]) -> Any:
+    x = torch._to_functional_tensor(inputs())
+    with functionalization():
+        found = call(x[:2])
+    torch._sync(found)
+    return torch._is_functional_tensor(found), torch._from_functional_tensor(found)
+
+
+@tracer
+def functional_tensors(call: Callable[..., Any]) -> Any:
+    found = call(torch._to_functional_tensor(inputs())[:2])  # wrapped, with the key off
+    torch._sync(found)
+    return torch._is_functional_tensor(found), torch._from_functional_tensor(found)
+
+
+@tracer
+def functional_tensors_of_python(call: Callable[..., Any]) -> Any:
+    with FunctionalTensorMode():
+        found = call(FunctionalTensor.to_functional(inputs())[:2])
+    return type(found), FunctionalTensor.from_functional(found)
+
+
+@tracer
+def python_dispatcher(call: Callable[..., Any]) -> Any:
+    with enable_python_dispatcher():
+        return call(inputs())
+
+
 @tracer
 def dispatch_mode(call: Callable[..., Any]) -> Any:
     seen: list[str] = []
@@ -263,7 +307,7 @@ def test_sees_the_original(name: str, kind: str, warm: bool) -> None:
             compiled(inputs())
         before = captured()
         assert_equal(outcome(trace, compiled), expected)
-        if name != "function_mode" and not name.startswith("jit_trace"):  # which calls it without tracing, to check
+        if name not in CAPTURED and not name.startswith("jit_trace"):  # which calls it without tracing, to check
             assert captured() == before  # nothing was captured meanwhile
         torch.testing.assert_close(compiled(inputs()), original(kind)(inputs()))
 
@@ -281,6 +325,20 @@ def test_called_in_a_compiled_function(name: str) -> None:
         found, after = compiled(inputs())
         assert_equal(found, expected)
         assert torch.equal(after, inputs() + 1)
+
+
+@pytest.mark.parametrize("key", [key for key in DispatchKey.__members__.values() if key is not DispatchKey.Undefined])
+def test_nothing_is_captured_under_a_dispatch_key_that_torch_does_not_include_by_default(key: DispatchKey) -> None:
+    """The keys of the tracers above, and those of whatever else asks to be handed all operations."""
+    if torch._C._dispatch_tls_is_dispatch_key_included(key):
+        return
+    compiled = dynajit.compile(lambda number: number + 1, backend="eager")
+    before = captured()
+    with torch._C._IncludeDispatchKeyGuard(key):
+        assert compiled(1) == 2
+    assert captured() == before
+    assert compiled(1) == 2
+    assert captured() > before
 
 
 @pytest.mark.filterwarnings("error:Dynamo")

@@ -271,6 +271,10 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
         return "a tensor inside of a functorch transform"
     if torch._C._functorch.is_legacy_batchedtensor(obj):
         return "one of gradients that are batched (is_grads_batched)"
+    if torch._is_functional_tensor(obj):
+        return "a tensor that functionalization wraps"
+    if obj._is_zerotensor():
+        return "a tensor of zeros that has no memory"
     if not has_history(obj):
         return "a view that outlived a write to its base"
     whole = torch_compat.base_of(obj)

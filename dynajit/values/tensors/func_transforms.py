@@ -32,6 +32,7 @@ from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.ops import torch_op
 from dynajit.values.tensors.tensor import TensorVal, has_leafness
+from dynajit.values.tensors.tensor_subclass import SubTensorVal
 
 _C: Any = torch._C._functorch
 _GRAD_MODE: Any = torch.autograd.grad_mode
@@ -205,8 +206,10 @@ def add_batch_dim(tx: Tracer, tensor: Value, dim: Value, level: Value) -> Value:
 )
 def _question(function: Any, tx: Tracer, *args: Value) -> Value:
     """Functions whose answer is known while tracing."""
-    if args and not isinstance(args[0], TensorVal):
+    if args and isinstance(args[0], SubTensorVal):
         return ConstVal(False) if function.__name__.startswith("is_") else ConstVal(-1)
+    if args and not isinstance(args[0], TensorVal):  # no tensor, or one that no graph takes, maybe for what is asked
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__} of {args[0].describe()}")
     return ConstVal(function(*(arg.fake for arg in args if isinstance(arg, TensorVal))))
 
 

@@ -309,9 +309,12 @@ _BUILT_IN = _in_build(
     _HOOKS._saved_tensors_hooks_get_disabled_error_message,
     *_BUILT_IN,
 )
-def _read(function: Any, tx: Tracer, *args: Value) -> Value:
+def _read(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """Functions whose result the GLOBAL_STATE guard covers, or that never changes while a process runs."""
-    return tx.from_real(function(*(arg.const() for arg in args)))
+    reals, named = [arg.const() for arg in args], {name: arg.const() for name, arg in kwargs.items()}
+    with raising(tx, RuntimeError, TypeError):
+        found = function(*reals, **named)
+    return tx.from_real(found)
 
 
 def _constant(result: object, *functions: Any) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.utils._pytree import tree_map_only
 
 import dynajit
 from dynajit import graph_break
+from dynajit.capture.capture import FrameCapture
 from dynajit.outcomes import compare
 from dynajit.testing import assert_same
 
@@ -299,3 +302,71 @@ def of_operators(x: torch.Tensor) -> Any:
 
 def test_a_number_that_an_operator_gives_is_not_its_fake_kernels() -> None:
     assert_same(of_operators, torch.ones(3))
+
+
+def _asks(name: str) -> Any:
+    def ask(x: Any) -> Any:
+        found = getattr(x, name)
+        return found() if callable(found) else found
+
+    return ask
+
+
+QUESTIONS = {
+    f"{home.__name__}.{name}": getattr(home, name)
+    for home in (torch, torch._C, torch._C._functorch)
+    for name in dir(home)
+    if name.startswith(("is_", "_is_", "maybe_get_", "get_autocast")) and callable(getattr(home, name))
+} | {
+    name: _asks(name)
+    for name in dir(torch.Tensor)
+    if name.startswith(("is_", "_is_", "ndim", "dtype", "layout", "_version", "output_nr")) and not name.endswith("_")
+}
+
+
+def _functional(x: torch.Tensor) -> torch.Tensor:
+    with FunctionalTensorMode():
+        return FunctionalTensor.to_functional(x)
+
+
+KINDS: dict[str, Any] = {  # of tensors, and what is none
+    "plain": lambda x: x,
+    "parameter": torch.nn.Parameter,
+    "batched": lambda x: torch._C._functorch._add_batch_dim(x, 0, 1),
+    "functional": torch._to_functional_tensor,
+    "functional in Python": _functional,
+    "fake": lambda x: FakeTensorMode().from_tensor(x),
+    "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor([x, x]),
+    "jagged": lambda x: torch.nested.nested_tensor([x, x], layout=torch.jagged),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "meta": lambda x: x.to("meta"),
+    "conjugate": lambda x: torch.complex(x, x).conj(),
+    "negative": torch._neg_view,
+    "zero": lambda x: torch._efficientzerotensor(x.shape),
+    "text": lambda x: "cpu",
+    "number": lambda x: 3,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_questions_are_answered_of_tensors_of_every_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[Exception] = []
+    monkeypatch.setattr(FrameCapture, "_internal_error", lambda capture, error: faults.append(error))
+    found: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    for name, question in QUESTIONS.items():
+        asked = KINDS[kind](torch.linspace(-1, 1, 12).reshape(3, 4))
+        for call, answers in ((question, expected), (_compiled(question), found)):
+            try:
+                answer = call(asked)
+            except Exception as error:
+                answer = type(error), str(error).splitlines()[0]
+            answers[name] = answer if not isinstance(answer, torch.Tensor) else type(answer)
+    assert found == expected
+    assert not faults
+
+
+def _compiled(question: Any) -> Any:
+    return dynajit.compile(lambda x: question(x), backend="eager")
