@@ -265,7 +265,8 @@ class _StandIns:
             parts = [self.of(item) for item in value.values(self.tx)]
             if isinstance(value, ListVal):
                 return parts
-            return torch.Size(parts) if value.kind is torch.Size else tuple(parts)
+            is_size = value.kind is torch.Size and not any(isinstance(part, Spy) for part in parts)
+            return torch.Size(parts) if is_size else tuple(parts)
         if isinstance(value, DictVal):
             return {key.const(): self.of(item) for key, item in value.items(self.tx)}
         ends = getattr(value, "slice_parts", None)

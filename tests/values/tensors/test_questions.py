@@ -370,3 +370,7 @@ def test_questions_are_answered_of_tensors_of_every_kind(kind: str, monkeypatch:
 
 def _compiled(question: Any) -> Any:
     return dynajit.compile(lambda x: question(x), backend="eager")
+
+
+def test_the_kernel_that_attention_chooses_is_the_device_s() -> None:
+    assert_same(lambda q: (torch._fused_sdp_choice(q, q, q), q + 1), torch.ones(1, 1, 4, 8))
