@@ -193,3 +193,73 @@ def test_tensors_are_swapped_as_in_eager_mode() -> None:
 
     assert_same(swapped, torch.randn(3), graphs=2, breaks=1)
     assert_same(arguments, torch.randn(3), torch.randn(3), breaks=1)
+
+
+def _finalized(told: list[str]) -> Any:
+    thing = Thing()
+    thing.me = weakref.proxy(thing)  # type: ignore[attr-defined]
+    weakref.finalize(thing, told.append, "died")
+    return thing
+
+
+class Holder:
+    """Holds the last reference in each way."""
+
+    def __init__(self, make: Any, told: list[str], key: str) -> None:
+        setattr(self, key, [make(told)] if key == "items" else {"a": make(told)} if key == "named" else make(told))
+
+
+def _popped(held: Any) -> None:
+    held.items.pop()
+
+
+def _cut(held: Any) -> None:
+    held.items[:] = []
+
+
+def _taken(held: Any) -> None:
+    del held.items[0]
+
+
+def _item_written(held: Any) -> None:
+    held.items[0] = None
+
+
+def _popped_by_name(held: Any) -> None:
+    held.named.pop("a")
+
+
+def _deleted_by_name(held: Any) -> None:
+    del held.named["a"]
+
+
+def _written_by_name(held: Any) -> None:
+    held.named["a"] = None
+
+
+def _deleted(held: Any) -> None:
+    del held.part
+
+
+def _overwritten(held: Any) -> None:
+    held.part = None
+
+
+DROPS = {
+    "items": (_popped, _cut, _taken, _item_written, lambda held: held.items.clear()),
+    "named": (_popped_by_name, _deleted_by_name, _written_by_name, lambda held: held.named.clear()),
+    "part": (_deleted, _overwritten),
+}
+
+
+@pytest.mark.parametrize("make", [Telling, _finalized])
+@pytest.mark.parametrize("key, drop", [(key, drop) for key, drops in DROPS.items() for drop in drops])
+def test_what_a_container_lets_go_of_dies_before_what_follows(key: str, drop: Any, make: Any) -> None:
+    def program(held: Any, told: list[str], x: torch.Tensor) -> Any:
+        drop(held)
+        return len(told), x + 1
+
+    compiled = dynajit.compile(program, backend="eager")
+    for call in (program, compiled, compiled):
+        told: list[str] = []
+        assert call(Holder(make, told, key), told, torch.ones(1))[0] == 1

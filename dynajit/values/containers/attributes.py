@@ -13,6 +13,7 @@ from typing import Any
 from dynajit import _C
 from dynajit.guards.source import AttrSource, ItemSource, Source
 from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.sequence import Lazy
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import Tracer, Value
@@ -90,6 +91,8 @@ class AttributeDict(DictVal):
         old = self.entries.get(hashed)
         if old is not None:
             check_dropped(old[1])
+        elif self.real_dict is not None and hashed in self.real_dict and hashed not in self.changed_names:
+            check_dropped(Lazy(self.real_dict[hashed], None))
         self._set_entry(tx, hashed, (key, value))
         self._note(tx, hashed)
 

@@ -63,7 +63,9 @@ class OutsideList(GrowingList):
         if self._items is not None or self.raw or self._stored or not (self._after or self._has_more(1)):
             return None
         if not self._after or (at_start and self._has_more(1)):
-            return self._take(tx, at_start)
+            taken = self._take(tx, at_start)
+            check_dropped(taken)
+            return taken
         added = list(self._after)
         item = added.pop(0 if at_start else -1)
         self._change(tx)

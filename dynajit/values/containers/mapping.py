@@ -36,7 +36,7 @@ from dynajit.values.containers.set_history import History, view_of
 from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.containers.varying_keys import VaryingKey, differ, read_at, varying_key
 from dynajit.values.core.effect import Pushed
-from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.finalizers import check_dropped, check_removed
 from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, is_nan
@@ -363,6 +363,7 @@ class DictVal(Value):
         if self.source is not None:
             gone = {hashed: None for hashed in self.entries if hashed not in rest and is_literal(hashed)}
             tx.journal.set_attr(self, "removed", {**self.removed, **gone})
+        check_removed((value for _, value in self.entries.values()), (value for _, value in rest.values()))
         tx.journal.replace_all(self.entries, rest)
 
     def become_copy(self, tx: Tracer, other: Any) -> bool:

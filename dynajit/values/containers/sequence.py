@@ -26,7 +26,7 @@ from dynajit.values.containers.lengths import LONG_TO_READ, leave_long
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.containers.watched import Contents, Watch, read_item
 from dynajit.values.core.effect import Pushed
-from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.finalizers import check_dropped, check_removed
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
@@ -505,6 +505,7 @@ class ListVal(SequenceVal):
 
     def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.mutate(tx)
+        check_removed(self.items, items)
         tx.journal.replace_all(self.items, list(items))
 
     def append(self, tx: Tracer, item: Value) -> None:
