@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import torch
@@ -306,6 +306,10 @@ def floats_stay_symbolic() -> contextlib.AbstractContextManager[None]:
     return _replaced_here(graph_compile, tensorify_python_scalars=of_training)
 
 
+class NumberNeeded(RuntimeError):
+    """An operation takes one number alone, where the number was another one in each variant so far."""
+
+
 def quiet_shape_env(**options: Any) -> Any:
     """A ShapeEnv with these options that does not write down where each symbol and guard was made: torch walks the
     stack for that, and imports its compilers to know which files to leave out, which takes seconds."""
@@ -317,8 +321,19 @@ def _quiet_shape_env() -> Callable[..., Any]:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc  # type: ignore[attr-defined]
 
     class QuietShapeEnv(ShapeEnv):
+        #: symbols that are not to be settled: what would rely on the number at hand of one raises NumberNeeded
+        unsettled: Set[Any] = frozenset()
+
         def _get_stack_summary(self, *args: Any, **options: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""
+
+        def evaluate_expr(self, orig_expr: Any, *args: Any, **options: Any) -> Any:
+            settles = self.unsettled and not (orig_expr.is_Boolean or orig_expr.is_Relational)
+            if settles and not self._suppress_guards_tls():
+                found = self.replace(orig_expr).free_symbols & self.unsettled
+                if found:
+                    raise NumberNeeded(f"takes one number, and {orig_expr} was another one in each variant so far")
+            return super().evaluate_expr(orig_expr, *args, **options)
 
     return QuietShapeEnv
 

@@ -39,11 +39,10 @@ from dynajit.capture.variants import (
     is_eager,
     never_fits_again,
     note_objects_made_anew,
+    note_what_varies,
     other_roles,
     recompile_reason,
-    restless_places,
     role_of,
-    varying_sources,
 )
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
@@ -178,10 +177,7 @@ def _missed(
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
         last, is_part = count >= config.recompile_limit - LAST_VARIANTS, "_continues" in function.__dict__
-        seen.varying.update(
-            varying_sources(own, reasons, seen, last, is_part, values, function.__globals__),
-        )
-        seen.restless.update(restless_places(own, last))
+        note_what_varies(seen, own, reasons, last, is_part, values, function.__globals__)
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:

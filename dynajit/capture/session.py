@@ -279,6 +279,7 @@ class Session:
         known, there = self.memory(function.__code__).seen, dict(moved)
         for found, kept in (
             (seen.varying, known.varying),
+            (seen.settled, known.settled),
             (seen.counters, known.counters),
             (seen.made_anew, known.made_anew),
             (seen.results, known.results),

@@ -24,9 +24,9 @@ from dynajit.config import config
 from dynajit.exc import RecompileLimitExceeded
 from dynajit.graph.seen import NO_SIZE, Seen, is_argument
 from dynajit.guards.guard import Guard
-from dynajit.guards.kinds_relation import settled_float
+from dynajit.guards.kinds_relation import settled_float, settles
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import CallSource, LocalSource, Source
+from dynajit.guards.source import CallSource, LocalSource, SizeSource, Source
 from dynajit.interp.decisions import Place
 from dynajit.report.counters import counters
 from dynajit.report.shown import short
@@ -91,16 +91,17 @@ def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
     ]
 
 
-def varying_sources(
+def note_what_varies(
+    seen: Seen,
     own: list[_C.Variant],
     reasons: Reasons,
-    seen: Seen,
     last: bool,
     part: bool,
     values: tuple[Any, ...],
     globals_: dict[str, Any],
-) -> list[Source]:
-    """Where numbers, texts, objects and lengths are that many variants rely on, and that are other ones now.
+) -> None:
+    """Where numbers, texts, objects and lengths are that many variants rely on, and that are other ones now; where one
+    variant is enough, since it took one of what varies; where values sent the variants too many ways.
 
     `last`: few variants are left to the frame; `part`: it is a part of a function.
     """
@@ -108,7 +109,9 @@ def varying_sources(
     for variant, index in reasons:
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
             misses.note(variant, index, last, values, globals_)
-    return misses.varying(seen, last)
+    seen.varying.update(misses.varying(seen, last))
+    seen.settled.update(_settled_numbers(own, reasons))
+    seen.restless.update(_restless_places(own, last))
 
 
 class _Misses:
@@ -149,8 +152,9 @@ class _Misses:
             wanted = guard.params[0]
             if type(wanted) is complex or (type(wanted) is int and abs(wanted) >= NO_SIZE):
                 self._hopeless.add(source)
-        if source is not None and guard.kind == "RELATION" and settled_float(guard.params[0]):
-            self._hopeless.add(source)  # a float of which something takes one number alone
+        settled = source is not None and guard.kind == "RELATION"
+        if settled and (settled_float(guard.params[0]) or isinstance(source, SizeSource)):
+            self._hopeless.add(source)  # a float, or a size, of which something takes one number alone
         self._note_lengths(variant, index, last, values, globals_)
         if source is not None and guard.kind == "PREDICATE":
             self._made.add(source)
@@ -207,7 +211,20 @@ class _Misses:
         return length.of is not dict.__len__ and not is_argument(container)
 
 
-def restless_places(own: list[_C.Variant], last: bool) -> set[Place]:
+def _settled_numbers(own: list[_C.Variant], reasons: Reasons) -> set[Source]:
+    """Sizes and numbers known to vary, of which variants that do not fit take one alone, or those alone that give one
+    result, such as a number of parts. What compares them has a variant for each outcome; an operation that needs one is
+    not given another."""
+    found: set[Source] = set()
+    for variant, index in reasons:
+        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            guard = variant.data.guards[index]
+            if guard.kind == "RELATION" and guard.source is not None and settles(guard.params):
+                found.add(guard.source)
+    return found
+
+
+def _restless_places(own: list[_C.Variant], last: bool) -> set[Place]:
     """Where values that vary sent the variants too many ways: the next one is to end the graph there."""
     ways: collections.defaultdict[Place, dict[tuple[Any, ...], bool]] = collections.defaultdict(dict)
     alone = 0

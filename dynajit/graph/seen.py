@@ -81,6 +81,8 @@ class Seen:
         self._members: dict[Source, Any] = {}
         #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
         self.varying: set[Source] = set()
+        #: numbers and sizes that vary, though a variant took one alone: an operation that needs one ends the graph
+        self.settled: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
         self.made_anew: set[Source] = set()
         #: dictionaries whose keys were other numbers, once: told by where their entries stand, if that is enough

@@ -7,7 +7,7 @@ right. The ShapeEnv is made when the first symbol is needed: frames without one 
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,10 +60,6 @@ class Related(NamedTuple):
     note: str
 
 
-class NumberNeeded(RuntimeError):
-    """An operation takes one number alone, where the number was another one in each variant so far."""
-
-
 class Shapes:
     """The symbols of one frame."""
 
@@ -80,6 +76,8 @@ class Shapes:
         self.unknowns: set[str] = set()
         #: numbers that were other ones in each variant so far (`seen.py`)
         self.varying: set[Source] = set()
+        #: and those of which operations took one number alone
+        self.settled: set[Source] = set()
         #: takes a decision that values which vary are asked for (`interp/decisions.py`)
         self.decide: Callable[..., Any] = lambda ask, of_type=False: ask()
         #: whether a break would be an error: what depends on data is then captured whatever the settings
@@ -277,17 +275,20 @@ class Shapes:
         self.unknowns.add(str(expr))
         return made
 
-    def kept(self, number: Any) -> Any:
-        """A symbolic number as an operation is given it: one that was another in each variant so far, or follows from
-        such a number, raises NumberNeeded where the number at hand would be relied on."""
-        if not isinstance(number, (torch.SymFloat, torch.SymInt)):
-            return number
-        node = number.node
-        names = [name for name in symbols.names_in(symbols.tree_of(node.expr)) if name in self.symbols]
-        if self.varying.isdisjoint(self.source_of(name) for name in names):
-            return number
-        kept = _kept_node()(node.expr, node.shape_env, node.pytype, node.hint, fx_node=node.fx_node)
-        return type(number)(kept)
+    @contextlib.contextmanager
+    def in_operation(self) -> Iterator[None]:
+        """While an operation runs on fakes: NumberNeeded is raised where it would rely on a size or number that was
+        another one in each variant so far, before the ShapeEnv takes that for settled."""
+        env: Any = self._env
+        if env is None or not (self.varying or self.settled):
+            yield
+            return
+        before, varying = env.unsettled, self.varying | self.settled
+        env.unsettled = {each.sympy for each in self.symbols.values() if each.source in varying}
+        try:
+            yield
+        finally:
+            env.unsettled = before
 
     # -- at the end
 
@@ -398,21 +399,6 @@ class Shapes:
             user_line=loc.render() if loc is not None else "",
             hint="change that line so that it holds for all sizes, or use maybe_mark_dynamic",
         )
-
-
-@functools.cache
-def _kept_node() -> Any:
-    from torch.fx.experimental.sym_node import SymNode
-
-    class KeptNode(SymNode):
-        """A number that varies: what is computed of it is an ordinary symbol."""
-
-        def _refuse(self, file: str, line: int) -> Any:
-            raise NumberNeeded(f"takes one number, and {self.expr} was another one in each variant so far")
-
-        guard_float = guard_int = _refuse
-
-    return KeptNode
 
 
 def _known(number: Any) -> int | None:

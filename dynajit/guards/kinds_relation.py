@@ -35,6 +35,12 @@ def settled_float(tree: Any) -> bool:
     return tree[0] == "eq" and any(type(part) is float for part in numbers) and not any(map(_vanishes, tree[1:]))
 
 
+def settles(params: tuple[Any, ...]) -> bool:
+    """Whether the relation is that one number, or what is computed of it alone, is a certain number."""
+    tree, _, others, _ = params
+    return not others and tree[0] == "eq" and sum(not symbols.names_in(part) for part in tree[1:]) == 1
+
+
 def _vanishes(tree: Any) -> bool:
     """Whether it is zero for each finite number: that a float is finite is guarded so."""
     return isinstance(tree, tuple) and tree[0] in ("mul", "truediv") and 0 in tree[1:]
@@ -76,11 +82,8 @@ class Relation(GuardKind):
         return others
 
     def pins(self, params: tuple[Any, ...]) -> bool:
-        tree, _, others, _ = params
-        numbers = [part for part in tree[1:] if not symbols.names_in(part)]
-        if others or tree[0] != "eq" or len(numbers) != 1:
-            return False
-        return settled_float(tree) or any(map(_one_to_one, tree[1:]))
+        tree = params[0]
+        return settles(params) and (settled_float(tree) or any(map(_one_to_one, tree[1:])))
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         tree, names, others, _ = params

@@ -81,7 +81,7 @@ class Interpreter(Calls):
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
-        self.graph.shapes.varying = self.seen.varying
+        self.graph.shapes.varying, self.graph.shapes.settled = self.seen.varying, self.seen.settled
         self.decisions = Decisions(self)
         self.journal = Journal()
         self.guards = GuardSet()

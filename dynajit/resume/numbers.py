@@ -83,13 +83,13 @@ def results_among(function: Any, values: Sequence[Any]) -> list[Source]:
 
 
 def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:
-    """Numbers, texts and other objects from outside that a continuation is given as they are: where each comes from,
+    """Numbers, texts, tensors and other objects from outside that a continuation is given as they are: where each comes from,
     and where it is then."""
     names = function.__code__.co_varnames
     return [
         (value.source, (CellSource if isinstance(value, CellVal) else LocalSource)(place, names[place]))
         for place, value in enumerate(map(_model, values))
-        if isinstance(value, (Value, LocalBox)) and value.source is not None and not isinstance(value, TensorVal)
+        if isinstance(value, (Value, LocalBox)) and value.source is not None
     ]
 
 

@@ -27,13 +27,12 @@ from torch.utils._device import _device_constructors
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
-from dynajit.graph.shapes import NumberNeeded
 from dynajit.nested import leaves_in, map_leaves, tensors_in
 from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
-from dynajit.torch_compat import innermost, memory_of
+from dynajit.torch_compat import NumberNeeded, innermost, memory_of
 from dynajit.torch_warnings import WarnsInside, unwarned
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
@@ -182,7 +181,7 @@ class _Operation:
         traceable = isinstance(self.target, types.FunctionType) and not is_own(self.target.__code__.co_filename)
         self.tx.graph.mode.looked_at_values = self.tx.graph.mode.made_numbers = False
         self._keep_layouts()
-        args, kwargs = self._kept()
+        args, kwargs = self.fakes
         with unwarned() as warned:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
@@ -215,14 +214,6 @@ class _Operation:
         given = {"p": 0.5, "train": True} | dict(zip(("input", "p", "train"), positional, strict=False)) | named
         keeps = named.get("training", given["train"]) is False or bool(given["p"] == 0)
         return given["input"] if keeps and type(result) is type(given["input"]) else result
-
-    def _kept(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with numbers that were others in each variant so far as those that no kernel may rely on."""
-        shapes = self.tx.graph.shapes
-        if not shapes.varying:
-            return self.fakes
-        keep = shapes.kept
-        return [*map(keep, self.fakes[0])], {name: keep(fake) for name, fake in self.fakes[1].items()}
 
     def _keep_layouts(self) -> None:
         """Where the trace goes back before the operation, the fakes that it lays out anew are laid out as before."""
@@ -544,7 +535,7 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
     """What `run` gives, whose operations run on fake tensors; failures of the one of this name become graph breaks. (A
     context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
     try:
-        with graph.running_fake():
+        with graph.running_fake(), graph.shapes.in_operation():
             return run()
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
