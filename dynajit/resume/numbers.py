@@ -83,8 +83,8 @@ def results_among(function: Any, values: Sequence[Any]) -> list[Source]:
 
 
 def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:
-    """Numbers, texts, tensors and other objects from outside that a continuation is given as they are: where each comes from,
-    and where it is then."""
+    """Numbers, texts, tensors and other objects from outside that a continuation is given as they are: where each comes
+    from, and where it is then."""
     names = function.__code__.co_varnames
     return [
         (value.source, (CellSource if isinstance(value, CellVal) else LocalSource)(place, names[place]))
