@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit import torch_compat
 from dynajit.aot.decompositions import ALWAYS, Decompositions
-from dynajit.aot.inference.few_layers import with_few_layers
+from dynajit.aot.few_layers import with_few_layers
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import levels_left
 from dynajit.aot.passes.unused import gives_nothing

@@ -147,7 +147,8 @@ def _is_understood(node: Node) -> bool:
     if node.op not in ("call_function", "call_method") or notes(node).writes:
         return False
     known = facts(node.target)
-    return (known.known and not known.writes) or (node.op == "call_method" and node.target in _CONVERSIONS)
+    understood = known.known or (known.pure and not known.communicates)
+    return (understood and not known.writes) or (node.op == "call_method" and node.target in _CONVERSIONS)
 
 
 def _only_writes(node: Node) -> bool:

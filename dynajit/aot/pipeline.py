@@ -34,7 +34,7 @@ from dynajit.aot.passes.unused import first_results, with_unused, with_unused_dr
 from dynajit.aot.patterns import any_patterns, replace_patterns
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
-from dynajit.aot.training.saved_tensors import narrow_reads, shrink_saved_tensors
+from dynajit.aot.training.saved_tensors import narrow_reads, put_views_beside, shrink_saved_tensors
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs
 
@@ -222,6 +222,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("separate_results", ("partition",), _simple(separate_results)),
     Pass("join_reads", ("partition",), _both(lambda f, b, c: join_reads(f, b, c.n_results, c.read_twice))),
     Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: shrink_saved_tensors(f, b, c.n_results))),
+    Pass("saved_views", ("partition",), _simple(put_views_beside)),
     Pass("copy_saved", ("partition",), _both(lambda f, b, c: copy_kept(f, c.n_results, c.unwritable))),
     Pass("unstack_scalars", _GENERATED, _simple(unstack_scalars)),
     Pass(

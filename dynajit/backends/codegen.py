@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
+from dynajit.aot.few_layers import with_few_layers
 from dynajit.aot.inference import freezing
 from dynajit.aot.patterns import UserPass, with_user_passes
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
@@ -26,7 +27,8 @@ from dynajit.aot.rewrite import copied, fake_inputs, results_of
 from dynajit.backends.registry import USER_PASSES, check_options, register_backend
 from dynajit.codegen import describe, generate
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
-from dynajit.graph.meta import NotRepeated, graph_notes, is_view
+from dynajit.config import config
+from dynajit.graph.meta import NotRepeated, graph_notes, is_view, note_graph
 from dynajit.loopir import host_numbers
 from dynajit.loopir.registry import LOWERINGS
 from dynajit.report import costs, debug, logs, phases, records
@@ -160,6 +162,9 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
+    compiled = _from_few_layers(settings, gm, inputs, phase, device) if phase != "inference" else None
+    if compiled is not None:
+        return compiled
     if by_size.varies(inputs) and _may_have_sizes_in_text(device):
         return _for_many_sizes(settings, gm, inputs, phase, device)
     try:
@@ -170,12 +175,34 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         return _run_op_by_op(gm, inputs, phase)
 
 
+def _from_few_layers(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
+) -> Callable[..., Any] | None:
+    """A half of a graph that trains, of many equal layers, compiled as one of a few, of which the rest is repeated."""
+    if not config.share_layers or settings.post_passes or graph_notes(gm).waited_for:
+        return None
+    few = with_few_layers(gm)
+    if few is None:
+        return None
+    short, repeated = few
+    given = dict(zip(repeated.inputs, inputs, strict=True))
+    note_graph(short, repeated=repeated)
+    logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
+    try:
+        own = [given[node.name] for node in short.graph.find_nodes(op="placeholder")]
+        return _repeated(settings, short, own, phase, device)
+    except NotRepeated as error:
+        logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
+        return None
+
+
 def _repeated(
     settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
 ) -> Callable[..., Any]:
     """The graph of which this is the beginning. Raises NotRepeated where the beginning does not tell."""
     recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
-    if recorded or gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+    whole = (repeated := graph_notes(gm).repeated) is not None and repeated.whole is not None
+    if recorded or (not whole and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default)):
         raise NotRepeated("the whole graph has to be seen")
     try:
         return _compiled(settings, gm, inputs, phase, device)
@@ -226,6 +253,8 @@ def _compiled(
     above = None if recorded else _MUCH_FOR_THE_HOST
     parts = host_part.split(gm, _in_kernels(gm, device), above) if device.type != "cpu" else None
     if parts is not None:
+        if graph_notes(gm).repeated is not None:
+            raise NotRepeated("a part of it is for the CPU")
         inside = [(parts.host, _CPU), (parts.device, device)]
         return parts.join(*(_compiled(settings, part, fake_inputs(part), phase, where) for part, where in inside))
     name = f"{phase}_{next(_serial)}"
@@ -259,8 +288,9 @@ def _plan(
     if settings.post_passes:
         gm = with_user_passes(gm, settings.post_passes, "val")
     plan = generate.generate(gm, inputs, name, device, choose, rounding, backward, repeated)
-    if repeated is None:
-        plan = _with_separate_objects(plan, gm)
+    whole = gm if repeated is None else repeated.whole
+    if whole is not None:
+        plan = _with_separate_objects(plan, whole)
     elif not _are_separate(plan):
         raise NotRepeated("results are the same tensors")
     return plan if plan.eager is None or original is None else dataclasses.replace(plan, eager=original)

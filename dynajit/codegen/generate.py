@@ -169,7 +169,8 @@ class _Planner:
                 self._extern(unit)
         outputs = tuple(self._ref(v) if isinstance(v, (Value, NameRef)) else v for v in program.outputs)
         self._finish()
-        checked = gm if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None
+        whole = gm if repeated is None or repeated.whole is None else repeated.whole
+        checked = whole if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None
         plan = Plan(
             program.name,
             self._source(),
@@ -187,7 +188,7 @@ class _Planner:
         needed = refusal.needed(checked, backward) if checked is not None else frozenset()
         if repeated is not None:
             plan = unroll(plan, repeated)
-            needed = frozenset(plan.inputs) if needed else needed
+            needed = frozenset(plan.inputs) if needed and repeated.whole is None else needed
         return plan_memory(plan, needed)
 
     def _finish(self) -> None:

@@ -8,7 +8,8 @@ A block is `period` steps that the next `period` steps do again with the next la
 what a step reads was written by the step in the same place of the same block, or of the one before, or before all
 blocks by one that both blocks read from. So a block computes of what the one before leaves and of a layer's inputs what
 it leaves to the next, and as the short plan is right for any inputs, so is the one with more blocks. No step after the
-second block may read what the first one made.
+second block may read what the first one made, but for a block's tail: steps of each layer that were put off until all
+layers are through (`dynajit/schedule/sink.py`: gradients of weights), those of the first layer last.
 """
 
 from __future__ import annotations
@@ -70,12 +71,13 @@ class Unrolled:
         self.body: Sequence[Step] = body
         self.defined: dict[str, int] = dict.fromkeys(plan.inputs, _INPUT)
         self.written: dict[str, int] = {}
+        self.stored: dict[str, int] = {}  # as `written`, of which views are a part
         self.facts = [self._facts(place, step) for place, step in enumerate(body)]
         self.period = self._period()
         self.begin, self.next = self._block()
         self.fresh: list[dict[str, str]] = [{}]  # for each repetition the names of what is made in it
         self.buffers = dict(plan.buffers)
-        self._check_rest()
+        self.tail = self._tail()
 
     def _facts(self, place: int, step: Step) -> _Facts:
         names = tuple(names_in(step))
@@ -84,16 +86,15 @@ class Unrolled:
         self.defined.update(dict.fromkeys(defined, place))
         for name in (*defined, *_written(step)):
             self.written[self.memories.get(name, name)] = place
+            if not isinstance(step, ViewStep):
+                self.stored[self.memories.get(name, name)] = place
         return _Facts(names, sources, defined, _look(step, self.short.buffers))
 
     # -- the block
 
     def _period(self) -> int:
         """How many steps there are for each layer: so many are between those that read the same input of two."""
-        first: dict[str, int] = {}
-        for place, step in enumerate(self.facts):
-            for name in step.names:
-                first.setdefault(name, place)
+        first = self._first_reads(range(len(self.facts)))
         gaps: collections.Counter[int] = collections.Counter()
         for name, (layer, names) in self.repeated.series.items():
             if name in first and layer + 1 < self.repeated.kept and names[layer + 1] in first:
@@ -110,46 +111,97 @@ class Unrolled:
         for place, fine in enumerate(alike):
             length = length + 1 if fine else 0
             if length >= self.period:
-                found = self._following(place + 1 - self.period)
+                begin = place + 1 - self.period
+                found = self._following(range(begin, place + 1), self.period, range(begin, place + 1), {})
                 if found is not None:
-                    return place + 1 - self.period, found
+                    return begin, found
         raise NotRepeated("no two layers have the same steps")
 
     def _is_alike(self, place: int) -> bool:
         one, other = self.facts[place], self.facts[place + self.period]
         return one.look == other.look and len(one.names) == len(other.names)
 
-    def _following(self, begin: int) -> dict[str, str] | None:
-        """What the second block names in place of the names in the first, if it does the same for the next layer."""
-        end = begin + self.period
-        found: dict[str, str] = {}
-        for place in range(begin, end):
-            one, other = self.facts[place], self.facts[place + self.period]
+    def _following(self, steps: range, shift: int, block: range, known: dict[str, str]) -> dict[str, str] | None:
+        """What steps name in place of the names in others, if they do the same for the next layer.
+
+        Args:
+            steps: the others' places, in a block or its tail. shift: how far from them the steps are.
+            block: the places of the block. known: what the next block names in place of the names in it.
+        """
+        found = dict(known)
+        for place in steps:
+            one, other = self.facts[place], self.facts[place + shift]
             for name, then in zip(one.names, other.names, strict=True):
-                if found.setdefault(name, then) != then or not self._is_next(name, then, begin):
+                if found.setdefault(name, then) != then or not self._is_next(name, then, steps, shift, block):
                     return None
             for source, later in zip(one.sources, other.sources, strict=True):
-                inside = begin <= source
-                if later != (source + self.period if inside else source) and (inside or not begin <= later < end):
+                if source in steps:
+                    fine = later == source + shift
+                elif source in block:
+                    fine = later == source + self.period
+                else:
+                    fine = source < block.start and (later == source or later in block)
+                if not fine:
                     return None
         return found if len(set(found.values())) == len(found) else None
 
-    def _is_next(self, name: str, then: str, begin: int) -> bool:
-        """Whether a name stands in the next block for what this one does here."""
+    def _is_next(self, name: str, then: str, steps: range, shift: int, block: range) -> bool:
+        """Whether a name stands in the next block or tail for what this one does here."""
         made, later = self.defined.get(name, _INPUT), self.defined.get(then, _INPUT)
         if name in self.repeated.series:
             layer, names = self.repeated.series[name]
             return layer + 1 < len(names) and names[layer + 1] == then
-        if begin <= made:
+        if made in steps:
+            return later == made + shift
+        if made in block:
             return later == made + self.period
-        return name == then or begin <= later < begin + self.period
+        return name == then or later in block
 
-    def _check_rest(self) -> None:
-        """The steps after the blocks read nothing that the first block made."""
-        inside = range(self.begin, self.begin + self.period)
-        for step in self.facts[self.begin + 2 * self.period :]:
-            if any(source in inside for source in step.sources):
-                raise NotRepeated("what a layer gives is read two layers later")
+    def _tail(self) -> range:
+        """The places of the block's tail. Raises NotRepeated where other steps read what the first block made."""
+        block = range(self.begin, self.begin + self.period)
+        rest = range(block.stop + self.period, len(self.body))
+        reading = [place for place in rest if not set(block).isdisjoint(self.facts[place].sources)]
+        if not reading:
+            return range(0)
+        first = self._first_reads(rest)
+        gaps = collections.Counter(
+            first[name] - first[names[layer + 1]]
+            for name, (layer, names) in self.repeated.series.items()
+            if name in first and layer + 1 < self.repeated.kept and names[layer + 1] in first
+        )
+        length = max((gap for gap in gaps if gap > 0), key=gaps.__getitem__, default=0)
+        for begin in range(max(reading) + 1 - length, max(reading) + 1):
+            tail = range(begin, begin + length)
+            if begin - length >= rest.start and tail.stop <= rest.stop and self._is_tail(tail, rest, block):
+                return tail
+        raise NotRepeated("what a layer gives is read two layers later")
+
+    def _is_tail(self, tail: range, rest: range, block: range) -> bool:
+        """Whether the steps right before these, which may read what the first block hands on, do the same for the next
+        block, and no other of the `rest` reads what the first block or its tail makes."""
+        before = range(tail.start - len(tail), tail.start)
+        if not all(self.facts[place].look == self.facts[place - len(tail)].look for place in tail):
+            return False
+        found = self._following(tail, -len(tail), block, self.next)
+        if found is None:
+            return False
+        made = {*block, *tail}
+        others = (place for place in rest if place not in tail and place not in before)
+        if any(not made.isdisjoint(self.facts[place].sources) for place in others):
+            return False
+        if any(not set(tail).isdisjoint(self.facts[place].sources) for place in before):
+            return False
+        self.next = found
+        return True
+
+    def _first_reads(self, places: range) -> dict[str, int]:
+        """For each name the first of these steps that has it."""
+        first: dict[str, int] = {}
+        for place in places:
+            for name in self.facts[place].names:
+                first.setdefault(name, place)
+        return first
 
     # -- names
 
@@ -186,9 +238,12 @@ class Unrolled:
         if name in self.repeated.series:
             layer, names = self.repeated.series[name]
             return names[layer + self.more]
-        if self.begin <= self.defined.get(name, _INPUT) < self.begin + self.period:
+        if self._is_of_block(self.defined.get(name, _INPUT)):
             return self._in_block(self.more)(name)
         return name
+
+    def _is_of_block(self, place: int) -> bool:
+        return self.begin <= place < self.begin + self.period or place in self.tail
 
     def _add(self, name: str, like: str) -> None:
         one = self.short.buffers.get(like)
@@ -208,7 +263,12 @@ class Unrolled:
         for number in range(1, self.more + 1):
             rename = self._in_block(number)
             steps += [_renamed(step, rename) for step in self.body[self.begin : end]]
-        steps += [_renamed(step, self._name_after) for step in self.body[end:]]
+        first = self.tail.start if self.tail else len(self.body)
+        steps += [_renamed(step, self._name_after) for step in self.body[end:first]]
+        for number in range(self.more, -1, -1):
+            rename = self._in_block(number)
+            steps += [_renamed(self.body[place], rename) for place in self.tail]
+        steps += [_renamed(step, self._name_after) for step in self.body[first + len(self.tail) :]]
         outputs, views = self._outputs()
         steps += views
         self._check_inputs(steps)
@@ -231,6 +291,9 @@ class Unrolled:
         views: list[Step] = []
         known: dict[tuple[int, ...], dict[int, tuple[int, Rename]]] = {}
         for result in self.repeated.results:
+            if isinstance(result, str):
+                outputs.append(BufferRef(result))
+                continue
             if isinstance(result, int):
                 place, rename = result, self._of_one(given[result])
             else:
@@ -250,27 +313,32 @@ class Unrolled:
         return tuple(outputs), views
 
     def _output(self, value: Any) -> int:
-        """Where an output is made: 0 before the blocks, 1 in the first, 2 after it."""
+        """Where an output is made: 0 before the blocks, 1 in the first, 2 after it; 3: it is of a layer's input."""
         if not isinstance(value, BufferRef):
             return 0
-        name = self.views[value.name].base if value.name in self.views else value.name
+        name = self._base(value.name)
         if name in self.repeated.series:
-            raise NotRepeated("an input of a layer is returned")
-        end = self.begin + self.period
-        made, written = self.defined.get(name, _INPUT), self.written.get(self.memories.get(name, name), _INPUT)
-        parts = {0 if place < self.begin else 1 if place < end else 2 for place in (made, written)}
+            return 3
+        made, written = self.defined.get(name, _INPUT), self.stored.get(self.memories.get(name, name), _INPUT)
+        parts = {0 if place < self.begin else 1 if self._is_of_block(place) else 2 for place in (made, written)}
         if len(parts) > 1:
             raise NotRepeated("the memory of a result is written again by another layer")
         return parts.pop()
 
+    def _base(self, name: str) -> str:
+        """What an output is a view of, else itself."""
+        return self.views[name].base if name in self.views else name
+
     def _of_one(self, part: int) -> Rename:
         """The names of an output that is not a layer's."""
-        if part == 1:
-            raise NotRepeated("a layer makes what the graph returns once")
+        if part in (1, 3):
+            raise NotRepeated("the graph returns what each layer makes, or a layer's input, once")
         return (lambda name: name) if part == 0 else self._name_after
 
     def _of_layers(self, places: Sequence[int], parts: Sequence[int]) -> dict[int, tuple[int, Rename]]:
         """For each layer which of these outputs, the layers' in order, is made where its own is, with which names."""
+        if set(parts) == {3}:
+            return self._of_inputs(places)
         found: dict[int, tuple[int, Rename]] = {}
         for layer, (place, part) in enumerate(zip(places, parts, strict=True)):
             if part == 1:
@@ -283,6 +351,19 @@ class Unrolled:
         if len(found) != self.repeated.layers:
             raise NotRepeated("results are not made where the layers are")
         return found
+
+    def _of_inputs(self, places: Sequence[int]) -> dict[int, tuple[int, Rename]]:
+        """`_of_layers` for outputs that are the same view of each layer's own input."""
+        outputs = [self.short.outputs[place].name for place in places]
+        _, names = self.repeated.series[self._base(outputs[0])]
+        if tuple(map(self._base, outputs)) != names[: len(outputs)] or len({*map(self._view, outputs)}) != 1:
+            raise NotRepeated("layers return views of other inputs than the same one of each")
+        return {layer: (places[0], lambda _, name=name: name) for layer, name in enumerate(names)}  # type: ignore[misc]
+
+    def _view(self, name: str) -> Any:
+        """What an output shows of what it is a view of."""
+        view, buffer = self.views.get(name), self.short.buffers[name]
+        return view and (view.offset, view.detached, view.own), buffer.shape, buffer.stride, buffer.dtype
 
 
 def _without_last_views(plan: Plan) -> tuple[Sequence[Step], dict[str, ViewStep]]:

@@ -78,15 +78,17 @@ class Repeated:
 
     kept, layers: how many layers it has, and is to have. inputs: the names of all inputs, in order.
     series: an input of one layer only -> its layer, and the names of the same input of all layers.
-    results: what the whole graph gives: a place among the graph's results, or the places at which its
-        layers have the same result, and the layer whose it is.
+    results: what the whole graph gives: a place among the graph's results, the name of an input, or the places at
+        which its layers have the same result, and the layer whose it is.
+    whole: the whole graph, where it is of ATen operations.
     """
 
     kept: int
     layers: int
     inputs: tuple[str, ...]
     series: dict[str, tuple[int, tuple[str, ...]]]
-    results: tuple[int | tuple[tuple[int, ...], int], ...]
+    results: tuple[int | str | tuple[tuple[int, ...], int], ...]
+    whole: fx.GraphModule | None = None
 
 
 class NotRepeated(Exception):
@@ -106,8 +108,8 @@ class GraphMeta:
         `aot/autograd.py`, read by `loopir/lower_graph.py`.
     original: the captured graph that runs where a kernel refuses a value; set by `aot/joint.py`, read by
         `backends/codegen.py`.
-    repeated: the graph is the beginning of a longer one, of which the backend makes a callable; set by `aot/joint.py`,
-        read by `backends/codegen.py`.
+    repeated: the graph is the beginning of a longer one, of which the backend makes a callable; set by `aot/joint.py`
+        or `backends/codegen.py`, which reads it.
     late_views: names of nodes that are views of its results, which the program gets beside these, taken once more;
         set by `aot/training/late_views.py`, read by `aot/autograd.py`.
     """

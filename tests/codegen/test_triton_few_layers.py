@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from triton_harness import GPU, trace
 
-from dynajit.aot.inference.few_layers import KEPT, with_few_layers
+from dynajit.aot.few_layers import KEPT, with_few_layers
 from dynajit.codegen.generate import generate
 from dynajit.codegen.plan import Plan
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from dynajit.aot.rewrite import call, compute
 from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
-from dynajit.graph.meta import memory, value_of
+from dynajit.graph.meta import is_view, memory, value_of
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
@@ -52,6 +52,28 @@ def narrow_reads(joint: GraphModule) -> GraphModule:
                 one = call(pooled, aten.full.default, [1] * value.dim(), 0, **layout)
                 node.update_arg(1, call(pooled, aten.expand.default, one, list(value.shape)))
     return joint
+
+
+def put_views_beside(forward: GraphModule) -> GraphModule:
+    """Views that are saved beside what reads the same tensor, or makes it: the partitioner has them at the end, far
+    from the layer that they are a part of."""
+    order = {node: at for at, node in enumerate(forward.graph.nodes)}
+    end = forward.graph.output_node()
+    for node in list(forward.graph.nodes):
+        if (
+            node.op == "call_function"
+            and is_view(node)
+            and node.users.keys() == {end}
+            and len(node.all_input_nodes) == 1
+        ):
+            (base,) = node.all_input_nodes
+            beside = base
+            if base.op == "placeholder":
+                beside = min(base.users, key=lambda user: order[user])
+            if beside is not node:
+                beside.append(node)
+                order[node] = order[beside]
+    return forward
 
 
 def shrink_saved_tensors(forward: GraphModule, backward: GraphModule, n_results: int) -> None:

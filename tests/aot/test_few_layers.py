@@ -17,7 +17,7 @@ from torch import nn
 
 import dynajit
 from dynajit.aot import compile_joint, decompositions
-from dynajit.aot.inference.few_layers import KEPT
+from dynajit.aot.few_layers import KEPT
 from dynajit.backends import codegen
 from dynajit.codegen.generate import generate
 from dynajit.codegen.memory import names_in
@@ -25,7 +25,7 @@ from dynajit.codegen.plan import BufferRef, ExternStep, Plan
 from dynajit.codegen.unroll import Unrolled, _renamed
 from dynajit.graph.meta import graph_notes
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "codegen"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
 from triton_harness import GPU, moved
 
 WIDTH = 8
@@ -63,7 +63,7 @@ def unrolled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def text(plan: Plan) -> str:
     """The plan with its buffers numbered as they come."""
     numbers: dict[str, str] = {}
-    known = {*plan.buffers, *plan.inputs}
+    known = {*plan.buffers, *plan.inputs, *(name for step in plan.steps for name in names_in(step))}
 
     def number(name: re.Match[str]) -> str:
         return numbers.setdefault(name[0], f"#{len(numbers)}") if name[0] in known else name[0]
@@ -95,6 +95,34 @@ def check(run: Callable[..., Any], plans: list[Plan], *args: Any) -> Any:
     return results[0]
 
 
+def check_training(net: nn.Module, plans: list[Plan], *args: torch.Tensor) -> None:
+    """As `check`: the forward and the backward plan, and the gradients."""
+    results, gradients = [], []
+    for share in (True, False, None):
+        dynajit.reset()
+        plans.append(None)  # type: ignore[arg-type]
+        with dynajit.config.patch(share_layers=bool(share)):
+            compiled = net if share is None else dynajit.compile(net)
+            for _ in range(2):
+                torch.manual_seed(0)
+                result = compiled(*args)
+                results.append(result)
+                leaves = torch.utils._pytree.tree_leaves(result)
+                sum((leaf.float() ** 2).sum() for leaf in leaves if leaf.requires_grad).backward()
+                gradients.append([None if p.grad is None else p.grad.clone() for p in net.parameters()])
+                net.zero_grad()
+    for one in results[1:4], gradients[1:4]:
+        torch.testing.assert_close(one, [one[0]] * 3, rtol=0, atol=0)
+    torch.testing.assert_close((results[0], gradients[0]), (results[-1], gradients[-1]), rtol=1e-4, atol=1e-4)
+    parts = "".join("|" if plan is None else "." for plan in plans).split("|")
+    assert len(parts[1]) == len(parts[2]) and not parts[3]
+    shared, apart = plans[1 : 1 + len(parts[1])], plans[2 + len(parts[1]) : -1]
+    plans.clear()
+    assert [text(plan) for plan in shared] == [text(plan) for plan in apart]
+    assert [plan.source for plan in shared] == [plan.source for plan in apart]
+    assert [plan.kernels for plan in shared] == [plan.kernels for plan in apart]
+
+
 class Block(nn.Module):
     """Attention and a network of two layers, with a residual connection round each."""
 
@@ -113,11 +141,11 @@ class Block(nn.Module):
 class Net(nn.Module):
     """Blocks, one after the other, between a scale that all of them read and a last layer."""
 
-    def __init__(self, count: int = KEPT + 5, block: Callable[[], nn.Module] = Block) -> None:
+    def __init__(self, count: int = KEPT + 5, block: Callable[[], nn.Module] = Block, width: int = WIDTH) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.blocks = nn.ModuleList(block() for _ in range(count))
-        self.head = nn.Linear(WIDTH, 3)
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: torch.Tensor) -> Any:
         scale = torch.full((), 0.5) * x.shape[-1]
@@ -133,6 +161,13 @@ X = torch.randn(2, 5, WIDTH)
 def test_equal_layers(count: int, plans: list[Plan], unrolled: list[int]) -> None:
     check(Net(count), plans, X)
     assert unrolled == [count]
+
+
+@pytest.mark.parametrize("width", [WIDTH, 160])
+def test_training(width: int, plans: list[Plan], unrolled: list[int]) -> None:
+    """Gradients of large weights are made when all layers are through."""
+    check_training(Net(block=functools.partial(Block, width), width=width), plans, torch.randn(2, 5, width))
+    assert unrolled
 
 
 def test_too_few_layers(plans: list[Plan], unrolled: list[int]) -> None:
@@ -448,6 +483,13 @@ def test_random_layers(plans: list[Plan], unrolled: list[int]) -> None:
     for seed in range(tried):
         check(Pieces(seed), plans, X)
     assert len(unrolled) > tried // 2
+
+
+def test_random_layers_that_train(plans: list[Plan], unrolled: list[int]) -> None:
+    tried = 4
+    for seed in range(tried):
+        check_training(Pieces(seed), plans, X)
+    assert len(unrolled) >= tried // 2
 
 
 def test_the_plan_for_a_gpu() -> None:

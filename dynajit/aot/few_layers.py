@@ -1,20 +1,23 @@
 """A graph of many equal layers that has only the first few of them, and how it goes on.
 
-In:  a captured graph. Out: `with_few_layers(gm)`: the same with `KEPT` of its layers, the last of which stands for the
-last of all, and a `Repeated`; None where there are no such layers, or they read anything but inputs of their own, what
-all of them read, and what the one before gives. A backend compiles the short graph and repeats what it made.
+In:  a captured graph that is not differentiated, or the forward or backward graph of one that is. Out:
+`with_few_layers(gm)`: the same with `KEPT` of its layers, the last of which stands for the last of all, and a
+`Repeated`; None where there are no such layers, or they read anything but inputs of their own, what all of them read,
+and what the one before gives. A backend compiles the short graph and repeats what it made.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from dynajit.aot.layers import Layers, equal_layers
 from dynajit.aot.rewrite import Copy, results_of
-from dynajit.graph.meta import Repeated
+from dynajit.graph.meta import Repeated, value_of
 
 # The first layer differs (it makes what all of them share), so does the last. Two between show what is repeated.
 KEPT = 4
@@ -50,7 +53,8 @@ def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
         own = tuple(node.name for node in column)
         by_name.update((name, (at, own)) for at, name in enumerate(own))
     short = copy.finish(taken)
-    return short, Repeated(KEPT, len(found.layers), names, by_name, given)
+    whole = gm if "val" in found.layers[0].nodes[0].meta else None
+    return short, Repeated(KEPT, len(found.layers), names, by_name, given, whole)
 
 
 def _are_repeated(gm: GraphModule, found: Layers) -> bool:
@@ -99,29 +103,31 @@ def _are_read_in_turn(gm: GraphModule, found: Layers) -> bool:
             if any(user is not end and whose.get(user, -1) not in (at, at + 1) for user in node.users):
                 return False
     own = (read for column in _series(found) or () for read in enumerate(column))
-    return not any(whose.get(user) != at for at, node in own for user in node.users)
+    return not any(whose.get(user) != at and user is not end for at, node in own for user in node.users)
 
 
 def _results(
     gm: GraphModule, found: Layers, inside: dict[Node, int]
-) -> tuple[tuple[int | tuple[tuple[int, ...], int], ...], tuple[Node, ...]] | None:
+) -> tuple[tuple[int | str | tuple[tuple[int, ...], int], ...], tuple[Any, ...]] | None:
     """Where each result of the graph comes from, and the results of the short one."""
     returned = results_of(gm)
-    if not all(isinstance(node, Node) for node in returned) or len(set(returned)) != len(returned):
-        return None
     place_in_layer = {node: place for layer in found.layers for place, node in enumerate(layer.nodes)}
     of_layers: dict[int, list[int]] = {}
-    for node in returned:
+    for node in dict.fromkeys(returned):
         if node in inside:
             of_layers.setdefault(place_in_layer[node], []).append(inside[node])
     last = len(found.layers) - 1
     if any(sorted(layers) not in ([last], [*range(last + 1)]) for layers in of_layers.values()):
         return None
-    taken: list[Node] = []
+    taken: list[Any] = []
     at: dict[tuple[int, int], int] = {}  # (place in the layer, layer) -> place among the short graph's results
-    own: dict[Node, int] = {}
-    for node in returned:
+    own: dict[Any, int] = {}
+    for node in dict.fromkeys(returned):
         layer = inside.get(node)
+        if isinstance(node, Node) and node.op == "placeholder":
+            if not isinstance(value_of(node), torch.Tensor):
+                return None
+            continue
         if layer is None:
             own[node] = len(taken)
         elif layer < KEPT:
@@ -132,11 +138,13 @@ def _results(
         else:
             continue
         taken.append(node)
-    given: list[int | tuple[tuple[int, ...], int]] = []
+    given: list[int | str | tuple[tuple[int, ...], int]] = []
     for node in returned:
         if node in own:
             given.append(own[node])
-        else:
+        elif node in inside:
             places = tuple(at[place_in_layer[node], layer] for layer in range(KEPT))
             given.append((places, inside[node]))
+        else:
+            given.append(node.name)
     return tuple(given), tuple(taken)
