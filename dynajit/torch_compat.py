@@ -252,6 +252,25 @@ def effects_in_place(stays: Callable[[Any], bool]) -> contextlib.AbstractContext
     return _replaced_here(effects, has_effects=with_token)
 
 
+@contextlib.contextmanager
+def masks_put_back() -> Iterator[None]:
+    """Afterwards, masks of embeddings whose rows are divided between processes are what they were. Such a DTensor has
+    its mask, until it is summed up, in its placement, which the process shares: tracing would leave a fake one."""
+    found: dict[int, tuple[Any, Any, int]] = {}
+
+    def noted(given: Callable[..., Any], buffer: Any, *args: Any) -> None:
+        found.setdefault(id(buffer), (buffer, buffer.data, buffer.refcount))
+        given(buffer, *args)
+
+    module = sys.modules.get("torch.distributed.tensor._ops._mask_buffer")
+    with _replaced_here(getattr(module, "MaskBuffer", None), materialize_mask=noted, release_mask=noted):
+        try:
+            yield
+        finally:
+            for buffer, data, count in found.values():
+                buffer.data, buffer.refcount = data, count
+
+
 def failures_unreported() -> contextlib.AbstractContextManager[Any]:
     """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever
     traces it goes another way."""

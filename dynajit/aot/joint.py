@@ -33,6 +33,7 @@ from dynajit.aot.subclasses import (
     Plain,
     has_ragged_sizes,
     has_wrappers,
+    once_arrived,
     one_by_one,
     plain_inputs,
     why_as_captured,
@@ -91,8 +92,10 @@ def compile_joint(
         for mode in passes.inside:
             inside.enter_context(mode())
         options = CompileOptions(compile_fn, {**ALWAYS, **(decompositions or {})}, layouts, repeats)
-        taken_apart = _compile_wrappers(gm, example_inputs, options) if has_wrappers(gm) else None
-        return passes.wrapped(taken_apart or _compile(gm, example_inputs, options))
+        if not has_wrappers(gm):
+            return passes.wrapped(_compile(gm, example_inputs, options))
+        taken_apart = _compile_wrappers(gm, example_inputs, options)
+        return once_arrived(gm, passes.wrapped(taken_apart or _compile(gm, example_inputs, options)))
 
 
 def _compile_wrappers(

@@ -9,6 +9,7 @@ writes instances from outside writes the tensors in them, and their own versions
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import Copy, results_of
 from dynajit.aot.trace import QUERIES
+from dynajit.graph.collective import is_on_its_way
 from dynajit.graph.meta import value_of, written_by
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import any_autocast_enabled, memory_of
@@ -117,15 +119,27 @@ def wrapped(gm: torch.fx.GraphModule, plain: Plain, compiled: Callable[..., Any]
     def call(*given: Any) -> Any:
         flat: list[Any] = []
         for value, ways in zip(given, paths, strict=True):
-            for way in ways:
-                part = value
-                for name in way:
-                    part = getattr(part, name)
-                flat.append(part)
+            flat.extend(_at(value, way) for way in ways)
         results = iter(compiled(*flat))
         if risen:
             torch.autograd.graph.increment_version([given[place] for place in risen])
         return tuple([make(results) for make in makers])
+
+    return call
+
+
+def once_arrived(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, the call of `gm`, after the wait for each instance of `AsyncCollectiveTensor` that its inputs are or
+    consist of. That class waits when it is asked for anything, once, and so only in the first of several traces."""
+    values = [value_of(node) for node in gm.graph.find_nodes(op="placeholder")]
+    ways = [(place, way) for place, value in enumerate(values) for way in _paths(value, is_on_its_way)]
+    if not ways:
+        return compiled
+
+    def call(*given: Any) -> Any:
+        for place, way in ways:
+            _at(given[place], way).trigger_wait()
+        return compiled(*given)
 
     return call
 
@@ -154,11 +168,16 @@ def _flat(value: Any) -> list[Any]:
     return list(leaves_of(value)) if isinstance(value, torch.Tensor) else [value]
 
 
-def _paths(value: Any) -> list[tuple[str, ...]]:
-    """For each plain tensor that a value consists of, the attributes that lead to it."""
-    if not is_wrapper(value):
-        return [()]
-    return [(name, *rest) for name in Flattened(value).names for rest in _paths(getattr(value, name))]
+def _paths(value: Any, wanted: Callable[[Any], bool] | None = None) -> list[tuple[str, ...]]:
+    """The attributes that lead to each part of a value that is `wanted`: to each plain one, if nothing is said."""
+    own = not is_wrapper(value) if wanted is None else wanted(value)
+    names = Flattened(value).names if is_wrapper(value) else ()
+    return [()] * own + [(name, *rest) for name in names for rest in _paths(getattr(value, name), wanted)]
+
+
+def _at(value: Any, way: tuple[str, ...]) -> Any:
+    """The part of a value that these attributes lead to."""
+    return functools.reduce(getattr, way, value)
 
 
 def _maker(value: Any) -> Callable[[Iterator[Any]], Any]:

@@ -22,6 +22,7 @@ from dynajit.values.tensors.chosen import need_views
 from dynajit.values.tensors.point_to_point import left_unwaited
 from dynajit.values.tensors.python_code import out_of_order
 from dynajit.values.tensors.tensor_data import needs_old_data
+from dynajit.values.tensors.wrapper_subclass import masks_left
 
 RAISING = (breaks.RAISES, breaks.OP_RAISES)
 
@@ -30,14 +31,18 @@ class Retrace(Exception):
     """This trace is dropped for one with another answer."""
 
 
-def wait_inside(tx: Interpreter) -> None:
-    """Where this trace leaves something sent or received that it does not wait for, the next one ends at the call.
+def finish_inside(tx: Interpreter) -> None:
+    """Where this trace leaves something sent or received that it does not wait for, or a mask of which only its own
+    run knows, the next one ends at the call.
 
     Raises:
         Retrace: another trace is to be made.
     """
     if not tx.seen.handles_outlive_graphs and left_unwaited(tx.graph.graph):
         tx.seen.handles_outlive_graphs = True
+        raise Retrace
+    if not tx.seen.masks_outlive_graphs and masks_left(tx.graph.graph):
+        tx.seen.masks_outlive_graphs = True
         raise Retrace
 
 

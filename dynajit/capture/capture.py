@@ -24,7 +24,7 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
-from dynajit.capture.answers import Answers, Retrace, settle, wait_inside
+from dynajit.capture.answers import Answers, Retrace, finish_inside, settle
 from dynajit.capture.idle import holds_tensors
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
@@ -67,7 +67,7 @@ from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRe
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import ResumePlan, plan_breaks
 from dynajit.resume.rerun import Rerun, Undoing, kept_for_undo
-from dynajit.torch_compat import has_user_saved_tensor_hooks
+from dynajit.torch_compat import has_user_saved_tensor_hooks, masks_put_back
 from dynajit.torch_warnings import filters_kept
 from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.scalars.symbolic import is_data_dependent
@@ -302,7 +302,7 @@ class FrameCapture:
         tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
         tx.compiling_answer = self.answers.compiling
         tx.graph.shapes.fullgraph = self.session.choices.fullgraph
-        with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
+        with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back():  # guarded state was read
             return self._run(tx)
 
     def _run(self, tx: Interpreter) -> _C.Variant | None:
@@ -372,12 +372,12 @@ class FrameCapture:
                 if stop.at is not None:
                     stop.at.restore(tx)
                     tx.broken_frames = stop.at.frames
-                wait_inside(tx)
+                finish_inside(tx)
                 if tx.asked_compiling:
                     self.answers.broken(stop, tx.broken_frames or [frame])
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
-        wait_inside(tx)
+        finish_inside(tx)
         if not tx.can_stop_here():
             self.record.skipped = "it leaves a context open that only it can close"
             return None

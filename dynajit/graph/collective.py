@@ -26,10 +26,15 @@ def collective(name: str, *args: Any, **kwargs: Any) -> Any:
 def arrived(tensor: Any) -> Any:
     """The tensor, waited for, with its history: a tensor that is on its way is of another class, whose `wait` gives
     what is inside, of which autograd knows nothing."""
-    asynchronous: Any = getattr(sys.modules.get(MODULE), "AsyncCollectiveTensor", ())
-    if not isinstance(tensor, asynchronous):
+    if not is_on_its_way(tensor):
         return tensor
     return _Waited.apply(tensor) if tensor.requires_grad else tensor.wait()  # type: ignore[no-untyped-call]
+
+
+def is_on_its_way(tensor: Any) -> bool:
+    """Whether it is of the class of what functional collectives give in eager mode, waited for or not."""
+    asynchronous: Any = getattr(sys.modules.get(MODULE), "AsyncCollectiveTensor", ())
+    return isinstance(tensor, asynchronous)
 
 
 class _Waited(torch.autograd.Function):

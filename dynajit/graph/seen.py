@@ -97,6 +97,8 @@ class Seen:
         self.data_ends_graphs = False
         #: whether a handle of what is sent or received was found to be waited for after the graph
         self.handles_outlive_graphs = False
+        #: whether a DTensor was found to be summed up, by the mask that its placement keeps, after the graph
+        self.masks_outlive_graphs = False
         #: whether an item that a tensor chooses was found to be needed as the view that it is, so no kernel loads it
         self.choices_are_views = False
         #: for each lazy module that was given its parameters while tracing, the capture that it was in

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks, counted
+from torch.distributed.device_mesh import init_device_mesh
 
 import dynajit
 
@@ -181,3 +182,38 @@ def parts(rank: int) -> list[Any]:
 
 def test_parts_of_a_mesh(two: Ranks) -> None:
     assert two.run(parts) == [[(2, 0, 2), (1, 0, 1), (1, 0, 1), (2, 1, 2)]] * 2
+
+
+def embedded(rank: int, ends: str, backend: str) -> tuple[int, int, int]:
+    """An embedding with its rows divided has a mask in its placement until it is summed up: eager's, or a graph's."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh, whole = init_device_mesh("cpu", (2,)), [Replicate()]
+    weight = distribute_tensor(torch.arange(64.0).reshape(16, 4), mesh, [Shard(0)]).requires_grad_()
+
+    def f(index: Any) -> Any:
+        found = torch.nn.functional.embedding(index, weight)
+        if ends == "broken":
+            dist.barrier()
+        return found if ends == "returned" else found.redistribute(mesh, whole)
+
+    compiled = dynajit.compile(f, backend=backend)
+    with counted() as counts:
+        for step in range(4):
+            index = torch.tensor([step, 7, 8, 15 - step])
+            results = []
+            for call in (compiled, f) if step % 2 else (f, compiled):
+                weight.grad = None
+                rows = call(distribute_tensor(index, mesh, whole)).redistribute(mesh, whole).to_local()
+                rows.square().sum().backward()
+                results.append((rows, weight.grad.full_tensor()))
+            torch.testing.assert_close(results[0], results[1])
+            torch.testing.assert_close(results[0][0], weight.full_tensor()[index])
+    return counts.totals()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize(("ends", "breaks"), [("summed", 0), ("broken", 4), ("returned", 1)])
+def test_masks_of_divided_embeddings(two: Ranks, ends: str, breaks: int, backend: str) -> None:
+    for found in two.run(embedded, ends, backend):
+        assert found[1:] == (breaks, 0)

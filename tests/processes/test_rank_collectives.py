@@ -442,3 +442,40 @@ def test_tracing_communicates_nothing(two: Ranks, backend: str) -> None:
     expected = two.run(by_one_of_them, -1, backend)
     for tracing in (0, 1):
         torch.testing.assert_close(two.run(by_one_of_them, tracing, backend), expected)
+
+
+def on_its_way(rank: int, kind: str, differentiated: bool) -> None:
+    """The argument is what a functional collective gave in eager mode; the other rank begins when this one reads it."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh = init_device_mesh("cpu", (2,))
+    store: Any = dist.distributed_c10d._get_default_store()
+    w = torch.full((1,), 3.0, requires_grad=differentiated)
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        y = y.to_local() if isinstance(y, DTensor) else y
+        return y.sin() * w
+
+    def given(step: int) -> Any:
+        x = torch.full((1 << 18,), rank + 1.0 + step)
+        if rank == 1:
+            store.wait([f"{kind}{differentiated}{step}"])
+        if kind == "dtensor":
+            return DTensor.from_local(x, mesh, [Partial()]).redistribute(mesh, [Replicate()], async_op=True)
+        found = all_reduce(x, "sum", dist.group.WORLD)
+        return found.view(2, -1) if kind == "view" else found
+
+    compiled = dynajit.compile(f)
+    for step in range(4):
+        x = given(step)
+        if rank == 0:
+            store.set(f"{kind}{differentiated}{step}", "")
+        found = compiled(x)
+        torch.testing.assert_close(found.flatten(), f(torch.full((1 << 18,), 3.0 + 2 * step)))
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "view", "dtensor"])
+def test_arguments_that_are_on_their_way_are_waited_for(two: Ranks, kind: str, differentiated: bool) -> None:
+    two.run(on_its_way, kind, differentiated)

@@ -46,7 +46,7 @@ from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
 from dynajit.values.tensors.python_code import check_order, guarding_kernels, note_code
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result, is_loader
-from dynajit.values.tensors.wrapper_subclass import WrapperVal, made_by_graph
+from dynajit.values.tensors.wrapper_subclass import WrapperVal, keeps_mask, made_by_graph
 from dynajit.wrappers import is_wrapper
 
 _T = TypeVar("_T")
@@ -623,6 +623,8 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
     if known is not None:
         return known
     if is_wrapper(result):
+        if tx.seen.masks_outlive_graphs and keeps_mask(result):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)}, whose mask is used behind the graph")
         wrapper = made_by_graph(node, result)
         tx.remember_tensor(wrapper)
         return wrapper

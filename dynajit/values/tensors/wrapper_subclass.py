@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from dynajit.graph.builder import GraphInput
+from dynajit.graph.meta import value_of
 from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
@@ -170,6 +171,17 @@ def _ragged(entry: GraphInput) -> tuple[torch.Tensor, Source] | None:
         name = "_offsets" if real._lengths is None else "_lengths"
         return getattr(real, name), AttrSource(entry.source, name)
     return (real, entry.source) if isinstance(real, torch.Tensor) and real.dim() == 1 else None
+
+
+def masks_left(graph: fx.Graph) -> bool:
+    """Whether something that this graph makes has its mask still to be used when the graph ends."""
+    return any(keeps_mask(value_of(node)) and not node.users for node in graph.nodes)
+
+
+def keeps_mask(value: Any) -> bool:
+    """Whether it is a DTensor that has to be summed up with a mask, which its placement keeps until then, once."""
+    placements = getattr(getattr(value, "_spec", None), "placements", ())
+    return any(hasattr(placement, "mask_buffer") for placement in placements)
 
 
 def made_by_graph(node: fx.Node, fake: Any) -> WrapperVal:
