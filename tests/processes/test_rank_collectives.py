@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks, counted
+from torch.distributed import _functional_collectives as functional
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -101,7 +103,39 @@ def _sum_up(x: torch.Tensor) -> None:
     dist.all_reduce(x.sin())
 
 
-PROGRAMS = [reduced, broadcasted, gathered, scattered, exchanged, asynchronous, in_order, of_parameters, for_others]
+def transposed(x: torch.Tensor) -> Any:
+    """What has no gaps in its memory is sent in the memory's order: rank 1's has another one."""
+    y, z = (x * 2, x * 3) if dist.get_rank() == 0 else (x.reshape(3, 4).t() * 2, x.reshape(3, 4).t() * 3)
+    dist.all_reduce(y)
+    work = dist.broadcast(z, 0, async_op=True)
+    image = (x.reshape(1, 2, 2, 3) + 1).contiguous(memory_format=torch.channels_last)
+    dist.all_reduce(image, op=dist.ReduceOp.MAX)
+    work.wait()
+    return y + 1, z, image.stride(), image
+
+
+def all_in_one(x: torch.Tensor) -> Any:
+    """Lists of tensors: one collective each."""
+    world = dist.group.WORLD
+    sums = functional.all_reduce_coalesced([x, x * 2], "sum", world)
+    wholes = functional.all_gather_into_tensor_coalesced([x * 5, x[:2] * 2], world)
+    parts = functional.reduce_scatter_tensor_coalesced([x * 3, x + 1], "sum", [0, 0], world)
+    return [each + 0 for each in (*sums, *wholes, *parts)]
+
+
+PROGRAMS = [
+    transposed,
+    all_in_one,
+    reduced,
+    broadcasted,
+    gathered,
+    scattered,
+    exchanged,
+    asynchronous,
+    in_order,
+    of_parameters,
+    for_others,
+]
 
 
 def compared(rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True) -> tuple[int, int, int]:
@@ -320,6 +354,33 @@ def test_what_eager_refuses(two: Ranks) -> None:
     for found in two.run(refused):
         assert found[0] and found[0] == found[1]
         assert found[2] and found[2] == found[3]
+
+
+def left_out(rank: int) -> tuple[int, int, int]:
+    """Collectives of a group that rank 1 is not in."""
+    group: Any = dist.new_group([0])
+
+    def f(x: torch.Tensor) -> Any:
+        y, parts = x * 2, [torch.zeros_like(x)]
+        answers = dist.all_reduce(y, group=group), dist.all_gather(parts, x, group=group)
+        return y + 1, parts, answers, dist.all_reduce(y, group=group, async_op=True) is None
+
+    found = []
+    with counted() as counts:
+        for call in (f, dynajit.compile(f), f, dynajit.compile(f)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                results = call(torch.ones(3))
+            found.append((results, [(str(each.message), each.filename, each.lineno) for each in caught]))
+    for (eager, warned_of), (compiled, also) in itertools.pairwise(found):
+        torch.testing.assert_close(eager[:2], compiled[:2])
+        assert eager[2:] == compiled[2:] and warned_of == also
+    assert len(found[0][1]) == 3 * rank
+    return counts.totals()
+
+
+def test_a_group_without_this_process(two: Ranks) -> None:
+    assert two.run(left_out) == [(1, 0, 0)] * 2
 
 
 def warned(rank: int) -> list[list[tuple[str, str, int]]]:

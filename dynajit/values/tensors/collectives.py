@@ -22,6 +22,7 @@ from typing_extensions import deprecated
 from dynajit.graph.collective import MODULE, collective
 from dynajit.guards.source import CallSource, ConstSource
 from dynajit.report import breaks
+from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
@@ -37,9 +38,10 @@ C10D = "torch.distributed.distributed_c10d"
 
 @models_of_named(
     MODULE,
-    *("all_gather_single", "all_gather_tensor", "all_gather_tensor_autograd", "all_reduce", "all_reduce_coalesced"),
-    *("all_to_all_single", "all_to_all_single_autograd", "broadcast", "reduce_scatter_single"),
-    *("reduce_scatter_tensor", "reduce_scatter_tensor_autograd"),
+    *("all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_tensor", "all_gather_tensor_autograd"),
+    *("all_reduce", "all_reduce_coalesced", "all_to_all_single", "all_to_all_single_autograd", "broadcast"),
+    *("reduce_scatter_single", "reduce_scatter_tensor", "reduce_scatter_tensor_autograd"),
+    *("reduce_scatter_tensor_coalesced",),
 )
 def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     bound = inspect.signature(function).bind(*args, **kwargs)
@@ -86,8 +88,12 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     importlib.import_module(MODULE)  # the operators' fakes
     given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     call = _WRITING[function.__name__]
+    if _is_left_out(function, given):
+        return _warn_left_out(function, tx)
     group = group_of(tx, function, given)
-    parts = given[call.writes]
+    own = parts = given[call.writes]
+    if call.writes == call.reads:
+        parts = given[call.reads] = _in_memory_order(tx, own)
     out = tx.unpack(parts) if function.__name__ == "all_gather" else [parts]
     if not out:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} into no tensors")
@@ -107,7 +113,7 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     if warn is not None:
         warns_through(tx, _warns(function.__name__, warn), warn, FutureWarning)
     asynchronous = "async_op" in given and bool(real_of(tx, given["async_op"]))
-    return WorkVal(out) if asynchronous else ConstVal(None)
+    return WorkVal(out if parts is own else [own]) if asynchronous else ConstVal(None)
 
 
 def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Any:
@@ -122,6 +128,37 @@ def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) 
     if place < 0:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in what is no group of this process's")
     return real_of(tx, group)
+
+
+def _is_left_out(function: types.FunctionType, given: dict[str, Value]) -> bool:
+    """Whether the group is what `new_group` gives a process that is not in it: eager's function warns of that alone."""
+    group = given.get("group", ConstVal(None))
+    nobody = sys.modules[C10D].GroupMember.NON_GROUP_MEMBER
+    # `broadcast` asks the group for its source before; a deprecated name warns of that, too
+    return group.is_const() and group.const() == nobody and not ("src" in given or hasattr(function, "__deprecated__"))
+
+
+def _warn_left_out(function: types.FunctionType, tx: Tracer) -> Value:
+    distributed, call = sys.modules[C10D], _WRITING[function.__name__]
+    nothing = torch.empty(0, device="cpu")
+    named = {call.reads: nothing, call.writes: [nothing] if function.__name__ == "all_gather" else nothing}
+    warns = functools.partial(function, **named, group=distributed.GroupMember.NON_GROUP_MEMBER)
+    rank = tx.call(tx.from_real(distributed.get_rank), [], {}).const()
+    text = f"Running {function.__name__} on global rank {rank} which does not belong to the given group."
+    warns_through(tx, warns, text, UserWarning)
+    return ConstVal(None)
+
+
+def _in_memory_order(tx: Tracer, tensor: Value) -> Value:
+    """A view of what a collective sends and writes, of which eager's takes the elements in the order of the memory. One
+    without gaps is contiguous then."""
+    if not isinstance(tensor, TensorVal) or tensor.fake.is_contiguous():
+        return tensor
+    strides = tensor.fake.stride()
+    if any(map(is_symbolic, strides)):
+        return tensor
+    order = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
+    return tx.torch_op("call_method", "permute", [tensor, *map(tx.from_real, order)], {})
 
 
 def name_of_call(function: types.FunctionType) -> str:
