@@ -356,6 +356,29 @@ def test_what_eager_refuses(two: Ranks) -> None:
         assert found[2] and found[2] == found[3]
 
 
+def coalesced(rank: int) -> tuple[int, int, int]:
+    """A collective in a block that makes all of its collectives at its end."""
+
+    def f(x: torch.Tensor) -> Any:
+        y = x * 2
+        dist.all_reduce(y)
+        return y, y + 1
+
+    compiled = dynajit.compile(f)
+    with counted() as counts:
+        for step in range(4):
+            results = []
+            for call in (f, compiled):
+                with dist._coalescing_manager() if step % 2 else contextlib.nullcontext():
+                    results.append(call(torch.ones(3) + rank + step))
+            torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    return counts.totals()
+
+
+def test_inside_of_a_block_that_makes_collectives_together(two: Ranks) -> None:
+    assert two.run(coalesced) == [(3, 1, 1)] * 2
+
+
 def left_out(rank: int) -> tuple[int, int, int]:
     """Collectives of a group that rank 1 is not in."""
     group: Any = dist.new_group([0])

@@ -20,7 +20,7 @@ import torch
 from typing_extensions import deprecated
 
 from dynajit.graph.collective import MODULE, collective
-from dynajit.guards.source import CallSource, ConstSource
+from dynajit.guards.source import AttrSource, CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import TupleVal
@@ -91,6 +91,7 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     if _is_left_out(function, given):
         return _warn_left_out(function, tx)
     group = group_of(tx, function, given)
+    _not_coalesced(tx, function)
     own = parts = given[call.writes]
     if call.writes == call.reads:
         parts = given[call.reads] = _in_memory_order(tx, own)
@@ -159,6 +160,16 @@ def _in_memory_order(tx: Tracer, tensor: Value) -> Value:
         return tensor
     order = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
     return tx.torch_op("call_method", "permute", [tensor, *map(tx.from_real, order)], {})
+
+
+def _not_coalesced(tx: Tracer, function: types.FunctionType) -> None:
+    """In a block whose collectives are made together at its end, they are nothing of the graph's."""
+    module = sys.modules[C10D]
+    blocks = AttrSource(AttrSource(ConstSource(module, C10D), "_world"), "_pg_coalesce_state")
+    count = len(module._world._pg_coalesce_state)
+    tx.guard(blocks, "LEN", count)
+    if count:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in a block that makes collectives together")
 
 
 def name_of_call(function: types.FunctionType) -> str:
