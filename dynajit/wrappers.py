@@ -7,6 +7,7 @@ names beside them (a device mesh), and the context that it gives.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,12 @@ from dynajit import _C
 
 is_wrapper = is_traceable_wrapper_subclass
 is_wrapper_class = is_traceable_wrapper_subclass_type
+
+
+def is_on_its_way(value: Any) -> bool:
+    """Whether it is of the class of what functional collectives give in eager mode, waited for or not."""
+    collectives = sys.modules.get("torch.distributed._functional_collectives")
+    return isinstance(value, getattr(collectives, "AsyncCollectiveTensor", ()))
 
 
 class Flattened:

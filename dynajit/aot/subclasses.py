@@ -23,11 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.rewrite import Copy, results_of
 from dynajit.aot.trace import QUERIES
-from dynajit.graph.collective import is_on_its_way
 from dynajit.graph.meta import value_of, written_by
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import any_autocast_enabled, memory_of
-from dynajit.wrappers import Expected, Flattened, is_wrapper, leaves_of
+from dynajit.wrappers import Expected, Flattened, is_on_its_way, is_wrapper, leaves_of
 
 Makers = list[Callable[[Iterator[Any]], Any]]
 # what is asked of a tensor without computing anything

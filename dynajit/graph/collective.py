@@ -6,11 +6,12 @@ In: a function's name, its tensors and numbers, the name of the group of process
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from dynajit.wrappers import is_on_its_way
 
 MODULE = "torch.distributed._functional_collectives"
 
@@ -29,12 +30,6 @@ def arrived(tensor: Any) -> Any:
     if not is_on_its_way(tensor):
         return tensor
     return _Waited.apply(tensor) if tensor.requires_grad else tensor.wait()  # type: ignore[no-untyped-call]
-
-
-def is_on_its_way(tensor: Any) -> bool:
-    """Whether it is of the class of what functional collectives give in eager mode, waited for or not."""
-    asynchronous: Any = getattr(sys.modules.get(MODULE), "AsyncCollectiveTensor", ())
-    return isinstance(tensor, asynchronous)
 
 
 class _Waited(torch.autograd.Function):
