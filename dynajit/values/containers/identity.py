@@ -12,11 +12,13 @@ from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_nan
-from dynajit.values.scalars.number_calls import changes
+from dynajit.values.scalars.symbolic import SymVal
 
 MAX_COMPARED = 32
 # equal to themselves whatever is in them, if all of that is identical or equal to itself
 _REFLEXIVE = frozenset({list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict})
+# equal exactly if their values are, and so to themselves
+_VALUES = frozenset({int, bool, str, bytes})
 
 
 class ObjectKey:
@@ -56,7 +58,7 @@ def object_key(tx: Tracer, value: Value, kind: type[ObjectKey] = ObjectKey) -> O
     real = _guarded_object(value)
     if real is not None:
         return kind(tx, value, id(real))
-    if isinstance(value, ConstVal):
+    if isinstance(value, (ConstVal, SymVal)):
         return kind(tx, value, 0)  # whether equal ones are one object is known when they are compared
     if value.source is None:
         return kind(tx, value, id(value))  # made while tracing: none from outside is the same
@@ -83,9 +85,9 @@ def identical(tx: Tracer, left: Value, right: Value) -> bool:
     """Whether both are one object, as containers ask before they compare."""
     if left is right:
         return True
+    if _VALUES.issuperset((left.py_type(), right.py_type())) or isinstance(left, SymVal) or isinstance(right, SymVal):
+        return False  # they are equal if they are one; symbolic floats are finite
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
-        if (changes(left) or changes(right)) and int in (left.py_type(), right.py_type()):
-            return False  # they are equal if they are one
         if is_nan(left.value) and is_nan(right.value):
             return tx.same_object(left, right)
         return left.value is right.value

@@ -103,7 +103,7 @@ def is_literal(obj: object) -> bool:
     if kind is range:
         return True
     if type(obj) is frozenset:
-        return all(is_literal(item) for item in obj)
+        return all(is_literal(item) and not is_nan(item) for item in obj)  # which one NaN it is matters
     return False
 
 
