@@ -198,13 +198,17 @@ def is_sum(tree: Tree) -> bool:
     return not isinstance(tree, tuple) or (tree[0] in ("add", "mul", "float") and all(map(is_sum, tree[1:])))
 
 
-def value_of(tree: Tree, values: Mapping[str, Any]) -> Any:
-    """The tree's value for these values of its symbols."""
+def value_of(tree: Tree, values: Mapping[str, Any], limit: int | None = None) -> Any:
+    """The tree's value for these values of its symbols. Raises OverflowError where an int on the way is below -limit,
+    or reaches it."""
     if isinstance(tree, str):
         return values[tree]
-    if isinstance(tree, tuple):
-        return OPERATIONS[tree[0]].function(*(value_of(part, values) for part in tree[1:]))
-    return tree
+    if not isinstance(tree, tuple):
+        return tree
+    found = OPERATIONS[tree[0]].function(*(value_of(part, values, limit) for part in tree[1:]))
+    if limit is not None and type(found) is int and not -limit <= found < limit:
+        raise OverflowError(tree[0])
+    return found
 
 
 def text_of(tree: Tree, names: Mapping[str, str] | None = None) -> str:

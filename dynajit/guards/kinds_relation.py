@@ -15,7 +15,7 @@ from dynajit import symbols
 from dynajit.guards.guard import GuardKind, guard_kind
 from dynajit.guards.source import Source
 
-_LIMIT = 1 << 63
+_LIMIT = 1 << 63  # of integers in C
 _ONE_TO_ONE = frozenset({"add", "mul", "truediv", "float"})
 
 
@@ -24,7 +24,7 @@ def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
     if not all(type(value) is float or (type(value) is int and abs(value) < _LIMIT) for value in values):
         return False
     try:
-        return bool(symbols.value_of(tree, dict(zip(names, values, strict=True))))
+        return bool(symbols.value_of(tree, dict(zip(names, values, strict=True)), limit=_LIMIT))
     except (ArithmeticError, ValueError):
         return False
 

@@ -76,3 +76,17 @@ def test_no_number_and_numbers_too_large() -> None:
     for value in ("1", None, 1 << 64, True):
         assert not in_c(("ge", "a", 0), {"a": value})
     assert not in_c(("lt", "a", 0.5), {"a": (1 << 53) + 1}) and not in_c(("gt", "a", 0.5), {"a": (1 << 53) + 1})
+
+
+@pytest.mark.parametrize("operation", ["add", "mul", "pow"])
+def test_results_beyond_64_bits_make_a_relation_false_in_both_leaves(operation: str) -> None:
+    held = set()
+    for base, other in itertools.product((2, -3, 10, (1 << 61) - 1, -(1 << 61)), (0, 1, 5, 18, 62, 63, 64, 1 << 62)):
+        if operation == "pow" and other > 64:
+            continue  # a number that fills the memory
+        values = {"a": base, "b": other}
+        tree = ("ne", (operation, "a", ("mul", "b", 3)), (operation, "a", ("add", "b", 1)))
+        check = Guard(LocalSource(0, "a"), "RELATION", tree, ("a", "b"), (LocalSource(1, "b"),), "").check
+        assert in_c(tree, values) == check((base, other)), values
+        held.add(in_c(tree, values))
+    assert held == {True, False}

@@ -351,6 +351,7 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
 _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, torch.sym_not})
 
 
+_MAX_INT = 1 << 63
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 _FLOATS = frozenset({float, torch.SymFloat})
 _FLOAT_REMAINDERS = frozenset({operator.floordiv, operator.mod})
@@ -404,6 +405,12 @@ def _may_be_another_zero(result: Any, numbers: list[Any]) -> bool:
     return is_negative_zero(result.node.hint) or sum(map(symbols.is_symbolic, numbers)) > 1
 
 
+def _overflows(result: Any) -> bool:
+    """Whether guards could not compute with it, whose integers have 64 bits; sympy makes some of them infinite."""
+    hint = result.node.hint if type(result) is torch.SymInt else None
+    return hint is not None and not -_MAX_INT <= hint < _MAX_INT
+
+
 def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[Any]) -> Value | None:
     try:
         result = function(*numbers)
@@ -418,7 +425,7 @@ def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[A
         tx.graph.shapes.note()
     if tx.graph.shapes.takes_for_granted():
         raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
-    if _may_be_another_zero(result, numbers):
+    if _may_be_another_zero(result, numbers) or _overflows(result):
         return None
     of_floats = fn in COMPARISONS and any(isinstance(number, torch.SymFloat) for number in numbers)
     if of_floats and not symbols.is_symbolic(symbols.plain(result)):

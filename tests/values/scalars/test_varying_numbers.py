@@ -157,3 +157,21 @@ def test_past_a_graph_break() -> None:
         a, b = (1 << 40) + 3 * i, (1 << 40) + 5 * i + 1
         assert compiled(X, a, b)[1:] == fn(X, a, b)[1:]
     assert counter.frame_count <= 4
+
+
+BEYOND_64_BITS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "compared": lambda x, n: x * 2 if (1 << n * 16) > (1 << (n * 15 + 20)) else x * 3,
+    "fixed later": lambda x, n: (x + 1, pow(3, n, 5), 1 << n * 16, hash(1 << n * 16)),
+    "a power": lambda x, n: (x + 1, 10 ** (n * 4) == 10 ** (n * 4) + 1, 10 ** (n * 4) % 7),
+    "a product": lambda x, n: x * 2 if n**9 * n**9 < n**17 + 10**17 else x * 3,
+    "as a float": lambda x, n: x * (10 ** (n * 4) / 10 ** (n * 4 + 1)),
+}
+
+
+@pytest.mark.parametrize("program", BEYOND_64_BITS.values(), ids=BEYOND_64_BITS)
+def test_integers_that_grow_beyond_64_bits(program: Callable[..., Any]) -> None:
+    dynajit.reset()
+    compiled = dynajit.compile(program, backend="eager")
+    for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]:
+        assert str(compiled(torch.ones(1), n)) == str(program(torch.ones(1), n))
+    assert not dynajit.counters["internal_errors"]
