@@ -17,7 +17,7 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, names_inside, stack_shape
-from dynajit.bytecode.canonical import TERMINATORS
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.bytecode.decode import name_of_keywords
 from dynajit.bytecode.return_action import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
@@ -92,9 +92,9 @@ _NEEDS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOA
 # instructions on a cell -> what does the same to the attribute of the cell, which may have another name here
 _ON_CELL = {"LOAD_DEREF": "LOAD_ATTR", "STORE_DEREF": "STORE_ATTR", "DELETE_DEREF": "DELETE_ATTR"}
 _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
-# which run in the outermost frame's code even if they are an inlined frame's: they jump and push
-_INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
-_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
+# which run in the outermost frame's code even if they are an inlined frame's: they jump and push, or ask no object
+_INLINE = _KEEPS_OPERAND | {"FOR_ITER", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"}
+_BRANCHES = JUMPS - {"JUMP", "SEND"}
 # The parameter that holds the graph's inputs in a tuple, all of which the guards have read; and how many of them must
 # be no parameters for that to pay.
 HANDED = ".inputs"
@@ -169,7 +169,7 @@ class Emission:
                 self.cell = inner.cells[inner.current.arg]
             if refuse is None and inner.current.op not in TERMINATORS:
                 self.resumes = [[*outer, resume_after(inner)]]
-            if refuse is None and inner.current.op in _JUMPS:
+            if refuse is None and inner.current.op in _BRANCHES:
                 self.resumes.append([*outer, resume_after(inner, True)])
             if inner.current.handler is not None:
                 self.caught = [*outer, resume_handler(inner, inner.current.handler)]

@@ -11,6 +11,7 @@ from assert_programs import asserts_tensor
 from resume_harness import skipped
 from torch import Tensor, nn
 
+import dynajit
 from dynajit.testing import assert_same
 
 HIGH, LOW = torch.full((3,), 2.0), torch.full((3,), -2.0)
@@ -210,3 +211,45 @@ def test_modules_with_branches_in_a_sequential_run_one_by_one() -> None:
     report = assert_same(nn.Sequential(Gate(), Gate()), HIGH, then=[(LOW,), (HIGH,)])
     for broken in report.break_reasons:
         assert not any("dynajit/api.py" in location.filename for location in broken.user_stack), report
+
+
+def _not_none(x: torch.Tensor, v: Any) -> torch.Tensor:
+    y = x + 1
+    if v is not None:
+        y = y * 2
+    return y
+
+
+def _in_loop(x: torch.Tensor, v: Any) -> torch.Tensor:
+    for i in range(3):
+        if v is None:
+            break
+        x = x + i
+    return x
+
+
+def _in_try(x: torch.Tensor, v: Any) -> torch.Tensor:
+    try:
+        return _not_none(x, v) if v is not None else _not_none(x + 1, v)
+    finally:
+        x.mul_(2)
+
+
+OF_ANY_TYPE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "an expression": lambda x, v: x * (1 if v is None else 2),
+    "beside another question": lambda x, v: (x * (1 if v is None else 2), isinstance(v, int | str)),
+    "in a function": lambda x, v: _not_none(x, v) + 1,
+    "in a loop": _in_loop,
+    "in a try": _in_try,
+}
+
+
+@pytest.mark.parametrize("program", OF_ANY_TYPE.values(), ids=OF_ANY_TYPE)
+def test_none_or_an_object_of_more_types_than_there_are_variants(program: Callable[..., Any]) -> None:
+    dynajit.reset()
+    compiled = dynajit.compile(program, backend="eager")
+    given: list[Any] = [1, "a", None, [1], 2, "b", None, (1,), 3, "c", {}, 3.5, set(), None, 0, "", [], b"", None]
+    for v in given * 2:
+        x, other = torch.ones(2), torch.ones(2)
+        assert str((compiled(x, v), x)) == str((program(other, v), other)), v
+    assert not dynajit.counters["internal_errors"]
