@@ -232,3 +232,93 @@ def test_super_without_its_first_argument() -> None:
             return x + 1, str(error)
 
     assert_same(program, X)
+
+
+@typing.runtime_checkable
+class Closable(typing.Protocol):
+    def close(self) -> int: ...
+
+
+@typing.runtime_checkable
+class Scaled(typing.Protocol):
+    scale: float
+
+    def close(self) -> int: ...
+
+
+class Closes:
+    def close(self) -> int:
+        return 1
+
+
+class OfEach:
+    """`close` and `scale` as the instance has them, if at all."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class ClosesNot(OfEach):
+    close = None
+
+
+class ScaledClass(Closes):
+    scale = 2.0
+
+
+class Declared(Closes):
+    scale: float
+
+
+class Nominal(Scaled):
+    pass
+
+
+class Computed(Closes):
+    @property
+    def scale(self) -> float:
+        return 1.0
+
+
+class Forwards(Closes):
+    def __getattr__(self, name: str) -> int:
+        if name != "scale":
+            raise AttributeError(name)
+        return 1
+
+
+FOLLOWERS: dict[str, tuple[Callable[[], Any], int]] = {
+    "nothing": (OfEach, 0),
+    "a method of the instance": (lambda: OfEach(close=len), 0),
+    "all of the instance": (lambda: OfEach(close=len, scale=1), 0),
+    "a method that is None": (lambda: OfEach(close=None, scale=1), 0),
+    "a class whose method is None": (ClosesNot, 0),
+    "an instance whose class's method is None": (lambda: ClosesNot(close=len, scale=None), 0),
+    "a method of the class": (Closes, 0),
+    "all of the class": (ScaledClass, 0),
+    "an annotation": (Declared, 0),
+    "a subclass": (Nominal, 0),
+    "a property": (Computed, 1),
+    "__getattr__": (Forwards, 1),
+    "a number": (lambda: 5, 0),
+    "a list": (lambda: [1], 0),
+    "a module": (lambda: torch.nn.Linear(1, 1), 0),
+}
+
+
+@pytest.mark.parametrize("make, breaks", FOLLOWERS.values(), ids=FOLLOWERS)
+def test_instances_that_follow_a_protocol(make: Callable[[], Any], breaks: int) -> None:
+    def program(x: Tensor, given: Any) -> Any:
+        return x + 1, isinstance(given, Closable), isinstance(given, Scaled)
+
+    assert_same(program, X, make(), breaks=breaks)
+
+
+def test_an_attribute_that_makes_an_instance_follow_a_protocol() -> None:
+    compiled = dynajit.compile(lambda x, given: x + isinstance(given, Closable), backend="eager")
+    given = OfEach()
+    torch.testing.assert_close(compiled(X, given), X)
+    given.close = len  # type: ignore[attr-defined]
+    torch.testing.assert_close(compiled(X, given), X + 1)
+    del given.close  # type: ignore[attr-defined]
+    torch.testing.assert_close(compiled(X, given), X)

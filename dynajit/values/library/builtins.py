@@ -93,6 +93,9 @@ def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
 MAX_SUBCLASSES = 64  # that are guarded one by one
 # whose metaclasses say of a class today what they said yesterday
 _ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
+# `__getattr__` that asks no code of the program's, and attributes of classes that are there without any being run
+_PLAIN_GETATTR = (None, torch.nn.Module.__getattr__)
+_METHODS = (types.FunctionType, classmethod, staticmethod, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def _alternatives(tx: Tracer, classes: Value) -> Sequence[Value] | None:
@@ -114,18 +117,56 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)
     if _is_marked(tx, obj, cls):
         return True
-    if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
+    protocol = isinstance(cls, type(typing.Protocol))
+    if (
+        isinstance(check, types.FunctionType)
+        and check.__module__ == "typing"
+        and isinstance(cls, type)
+        and not protocol
+    ):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
     if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
         return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
-    if isinstance(cls, type(typing.Protocol)) and getattr(cls, "_is_protocol", False):
+    if protocol and getattr(cls, "_is_protocol", False):
         if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
         tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
+        return _follows_protocol(tx, obj, classes)
     with raising(tx, TypeError):
         return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
+
+
+def _follows_protocol(tx: Tracer, obj: Value, protocol: Value) -> bool:
+    """Whether the object's class is one of the protocol's, or the object itself has all members: methods are not None.
+    Left to the real call where releases of Python look for members in other ways, or what is registered decides."""
+    cls: Any = protocol.real()
+    kind = obj.py_type()
+    names = getattr(typing, "_get_protocol_attrs")(cls)  # noqa: B009 - private
+    methods = {name for name in names if callable(getattr(cls, name, None))}
+    with raising(tx, TypeError):
+        if cls in kind.__mro__ or (methods == set(names) and issubclass(kind, cls)):
+            return True
+    raw = {name: lookup_type(kind, name)[0] for name in names}
+    dynamic = in_python(kind, "__getattribute__") or getattr(kind, "__getattr__", None) not in _PLAIN_GETATTR
+    proxy = lookup_type(kind, "__class__")[1] is not object
+    computed = any(hasattr(type(each), "__get__") and not isinstance(each, _METHODS) for each in raw.values())
+    registered = methods != set(names) and getattr(abc, "_get_dump")(cls)[0]  # noqa: B009 - private
+    own = isinstance(obj, ObjVal)
+    if dynamic or proxy or computed or registered or (kind.__dictoffset__ and not own):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {protocol.describe()}")
+    for name in sorted(names):
+        if own:
+            found = tx.find_attribute(obj, name)
+            absent = found is None or (name in methods and is_none(found))
+        else:
+            absent = raw[name] is MISSING or (name in methods and raw[name] is None)
+        if absent:
+            return False
+    if hasattr(kind, "__getattr__"):  # which static look-ups pass by
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {protocol.describe()}")
+    return True
 
 
 def _claimed_class(tx: Tracer, obj: Value) -> type:
@@ -136,16 +177,6 @@ def _claimed_class(tx: Tracer, obj: Value) -> type:
     )
     found = tx.find_attribute(obj, "__class__") if own else None
     return found.obj if isinstance(found, ClassVal) else kind
-
-
-def _checks_class_alone(cls: Any) -> bool:
-    """Whether `isinstance` with a construct of typing's looks at the object's class and at nothing else of it."""
-    if not isinstance(cls, type):
-        return True
-    if not isinstance(cls, type(typing.Protocol)):
-        return False
-    members: Any = getattr(typing, "_get_protocol_attrs")  # noqa: B009 - private
-    return not getattr(cls, "_is_protocol", False) or all(callable(getattr(cls, name, None)) for name in members(cls))
 
 
 @builtin(type.__instancecheck__, abc.ABCMeta.__instancecheck__)
