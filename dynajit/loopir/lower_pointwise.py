@@ -15,6 +15,7 @@ import torch
 
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.index import Index, mod
 from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
 from dynajit.loopir.registry import NotLowered, lowering
@@ -23,6 +24,7 @@ from dynajit.op_facts import always_fits
 
 aten = torch.ops.aten
 Operand = Value | Number
+Axes = tuple[Index, ...]
 
 
 def _is_float(x: Value) -> bool:
@@ -299,6 +301,28 @@ def _addcdiv(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) ->
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     return build.elementwise(lambda s, u, v: apply("add", s, apply("div", _scaled(u, value), v)), x, a, b)
+
+
+@lowering(aten.linalg_cross.default)
+def _cross(build: Builder, x: Value, y: Value, *, dim: int = -1) -> Value:
+    """Each of the three of the other two. Of its products eager's kernel rounds one; both where it has 16 bits."""
+    dtype = check_dtype(build.out.dtype)
+    dim %= len(build.out.shape)
+
+    def body(axes: Axes) -> Scalar:
+        def at(value: Value, step: int) -> Scalar:
+            place = (*axes[:dim], mod(axes[dim] + step, 3), *axes[dim + 1 :])
+            return build.argument(value, place, dtype)
+
+        def rounded(one: Scalar, other: Scalar) -> Scalar:
+            return convert(convert(apply("mul", one, other), dtype), one.dtype)
+
+        less = rounded(at(x, 2), at(y, 1))
+        if dtype in FLOATS:
+            return fused(build, at(x, 1), at(y, 2), apply("neg", less))
+        return apply("sub", rounded(at(x, 1), at(y, 2)), less)
+
+    return build.result(body)
 
 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "unfold parts": (lambda x: x.unfold(0, 2, 2).sum(-1), (4, 9)),
     "eye": (lambda x: x @ torch.eye(9) + torch.eye(4, 9), (4, 9)),
 }
+NUMBERS = ["logaddexp", "logaddexp2", "hypot", "signbit", "aminmax", "std_mean", "round", "cross"]
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
 
 
@@ -67,7 +68,7 @@ def test_gpu_text(name: str) -> None:
     triton_harness.check(function, sample(shape, torch.float32), externs=0)
 
 
-@pytest.mark.parametrize("name", ["logaddexp", "logaddexp2", "hypot", "signbit", "aminmax", "std_mean", "round"])
+@pytest.mark.parametrize("name", NUMBERS)
 def test_gpu_text_of_numbers(name: str) -> None:
     x, y = torch.randn(9, 50), torch.randn(9, 50)
     functions: dict[str, Callable[..., Any]] = {
@@ -75,6 +76,7 @@ def test_gpu_text_of_numbers(name: str) -> None:
         "aminmax": lambda x, y: torch.aminmax(x, dim=1),
         "std_mean": lambda x, y: torch.std_mean(x * y, 1),
         "round": lambda x, y: torch.round(x + y, decimals=1),
+        "cross": lambda x, y: torch.linalg.cross(x[:3], y[3:6], dim=0),
     }
     triton_harness.check(functions.get(name) or getattr(torch, name), x, y, externs=0, rtol=1e-5, atol=1e-5)
 
