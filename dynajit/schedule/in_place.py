@@ -1,16 +1,18 @@
 """Kernels that store their result over what they read, where nothing reads that any more.
 
 In:  units in the order in which they run, what each reads, what must stay. Out: `taken_over`: computed tensors -> the
-tensor in whose memory they are stored. Only kernels without reductions: each reads an element before it stores there.
+tensor in whose memory they are stored. A kernel reads an element for the last time in the loop over a row in which it
+stores there, before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from dynajit.loopir.index import linearise
-from dynajit.loopir.nodes import Pointwise, Tensor
+from dynajit.loopir.index import Index, linearise, substitute
+from dynajit.loopir.nodes import Pointwise, Reduction, Tensor, domain_of
 from dynajit.schedule.fuse import ALONE, Call, Group, Reading, Unit, read_by, read_by_call
+from dynajit.schedule.loops import replacement
 
 
 def taken_over(
@@ -32,11 +34,12 @@ def taken_over(
         if isinstance(unit, Call):
             there.update(result for result in unit.extern.results if isinstance(result, Tensor))
             continue
-        if not (unit.reduces or unit.rows or isinstance(unit.members[0], ALONE)):
+        if not (unit.bounds or isinstance(unit.members[0], ALONE)):
             for source in unit.stored:
-                if source in elsewhere or not isinstance(source, Pointwise):
+                if source in elsewhere or source in unit.rows or not isinstance(source, Pointwise):
                     continue
-                for target in dict.fromkeys(tensor for tensor, _ in reads[source]):
+                readers = (source, *unit.members) if unit.reduces else (source,)
+                for target in dict.fromkeys(tensor for member in readers for tensor, _ in reads[member]):
                     dies = target in there and target not in busy and last.get(target) == number
                     memory = found.get(target, target)
                     alike = (source.shape, source.stride) == (memory.shape, memory.stride)
@@ -49,19 +52,43 @@ def taken_over(
 
 
 def _fits(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
-    """Is each element of `target` read only where the element of `source` that takes its place is stored?"""
+    """Is each element of `target` read only where the element of `source` that takes its place is stored, and in no
+    later loop?"""
     if source.dtype is not target.dtype or source.numel != target.numel:
         return False
     place = linearise(source.axes, source.stride)
+
+    def in_its_place(member: Tensor, position: tuple[Index, ...] | None) -> bool:
+        if position is None or domain_of(member) != source.shape:
+            return False
+        own = member.place if isinstance(member, Reduction) else member.axes
+        at = linearise(position, target.stride)
+        return substitute(at, replacement(own, source.axes)) == place
+
     return all(
-        member.shape == source.shape
-        and position is not None
-        and member.axes == source.axes
-        and linearise(position, target.stride) == place
+        in_its_place(member, position)
         for member in unit.members
         for tensor, position in reads[member]
         if tensor is target
-    )
+    ) and (not unit.reduces or _is_over(unit, source, target, reads))
+
+
+def _is_over(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
+    """Is there nothing to be computed of `target` after the loop in which `source` is stored? What is neither stored
+    nor a value of the row may be computed once more by whoever reads it."""
+    loops: dict[Tensor, int] = {}  # that are over when it is there; see `_Draft._find_levels`
+    for member in unit.members:
+        read = [loops.get(tensor, 0) for tensor, _ in reads[member]]
+        loops[member] = max(read, default=0) + isinstance(member, Reduction)
+    made_of_it = {target}
+    for member in unit.members:
+        if not made_of_it.isdisjoint(tensor for tensor, _ in reads[member]):
+            reduces = isinstance(member, Reduction)
+            if loops[member] - reduces > loops[source]:
+                return False
+            if not reduces and member not in unit.stored:
+                made_of_it.add(member)
+    return True
 
 
 def _last_readers(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]]) -> dict[Tensor, int]:

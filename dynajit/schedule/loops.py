@@ -339,7 +339,7 @@ class _Draft:
         if not self.group.bounds:
             return ()
         where, self.loop = unravel(self.row, member.shape), 0
-        replace = _replacement(member.axes, where)
+        replace = replacement(member.axes, where)
         return tuple(self._resolve(bound, replace, (member, where)) for bound in self.group.bounds)
 
     def _cost(self, sections: list[Section]) -> int:
@@ -435,7 +435,7 @@ class _Draft:
 
     def _update(self, member: Scatter) -> Update:
         where = unravel(self.full, member.domain)
-        replace = _replacement(member.inner, where)
+        replace = replacement(member.inner, where)
         at = tuple(self._resolve(place, replace, (member, where)) for place in member.at)
         value = self._resolve(member.body, replace, (member, where))
         self.loaded[member.base] = None
@@ -461,7 +461,7 @@ class _Draft:
             assert isinstance(member, Pointwise)
             where = unravel(self.row if member in self.group.rows else self.full, member.shape)
             own = member.axes
-        return self._resolve(member.body, _replacement(own, where), (member, where))
+        return self._resolve(member.body, replacement(own, where), (member, where))
 
     def _resolve(self, node: Scalar, replace: Mapping[Atom, Index], where: tuple[object, ...]) -> Scalar:
         key = (self.loop, node, where)
@@ -494,7 +494,7 @@ class _Draft:
         if tensor in self.inlined:
             assert isinstance(tensor, Pointwise)
             self.looked_through.add(tensor)
-            return self._resolve(tensor.body, _replacement(tensor.axes, position), (tensor, position))
+            return self._resolve(tensor.body, replacement(tensor.axes, position), (tensor, position))
         if tensor not in self.members:
             address = self._address(tensor, position)
             part, start = self.parts.get(tensor, (tensor, 0))
@@ -762,7 +762,7 @@ def _as_one(whole: tuple[Scalar, int | Size], rest: tuple[Scalar, int | Size]) -
     return None
 
 
-def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:
+def replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:
     replace: dict[Atom, Index] = {}
     for mine, at in zip(own, where, strict=True):
         atom = axis_of(mine)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynajit
-from dynajit.codegen.generate import store_over
+from dynajit.codegen import generate
 from dynajit.loopir.lower_graph import forget, lower
 from dynajit.schedule.fuse import fuse
 
@@ -22,7 +22,7 @@ def _taken(fn: Callable[..., Any], *args: torch.Tensor) -> int:
         program = lower(make_fx(fn, tracing_mode="fake")(*args), "test")
         schedule = fuse(program)
         before = len(schedule.stored_in)
-        store_over(program, schedule)
+        generate.store_over(program, schedule)
         return len(schedule.stored_in) - before
     finally:
         forget()
@@ -46,7 +46,17 @@ x, w, b = torch.randn(6, 8), torch.randn(8, 16), torch.randn(16)
         pytest.param(lambda x, w, b: (lambda y: (y.relu(), y @ y.t()))(x @ w), 0, id="a later call reads it"),
         pytest.param(lambda x, w, b: (x.relu(),), 0, id="an input"),
         pytest.param(lambda x, w, b: (torch.roll(x @ w, 1, 1) + 1,), 0, id="read elsewhere"),
-        pytest.param(lambda x, w, b: ((x @ w).softmax(1),), 0, id="rows"),
+        pytest.param(lambda x, w, b: ((x @ w).softmax(1),), 1, id="rows"),
+        pytest.param(lambda x, w, b: ((x @ w + b).log_softmax(0),), 1, id="columns"),
+        pytest.param(lambda x, w, b: (F.layer_norm(x @ w, (16,)) * b,), 1, id="rows that are read three times"),
+        pytest.param(
+            lambda x, w, b: (lambda y: (y.exp(), y - y.exp().sum(1, keepdim=True)))(x @ w), 1, id="read in a later loop"
+        ),
+        pytest.param(
+            lambda x, w, b: (lambda y: ((y - y.amax(1, keepdim=True)) @ y.t(),))(x @ w), 0, id="rows that a call reads"
+        ),
+        pytest.param(lambda x, w, b: ((x @ w).sum(1),), 0, id="a row's value"),
+        pytest.param(lambda x, w, b: (torch.flip(x @ w, (1,)).softmax(1),), 0, id="rows read elsewhere"),
     ],
 )
 def test_what_is_stored_over(fn: Callable[..., Any], count: int) -> None:
@@ -66,6 +76,30 @@ def test_results_stay_what_they_are() -> None:
         for ours, theirs in zip(made, expected, strict=True):
             torch.testing.assert_close(ours, theirs)
             assert ours.stride() == theirs.stride() and ours._base is None
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("columns", [5, 33, 700])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_memory_changes_no_bit(
+    rows: int, columns: int, dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one, two, three, four = (x @ (w * n) for n in (1, 0.5, 2, 3))
+        early = one.exp()
+        later = one - early.sum(dim, keepdim=True)
+        half, over = two.softmax(dim), three.log_softmax(dim)
+        centred = four - four.mean(dim, keepdim=True)
+        spread = centred.var(dim, correction=0, keepdim=True)
+        return early, later, half, over, over.mean(dim), F.softplus(centred) * spread
+
+    args = torch.randn(rows, 8).to(dtype), torch.randn(8, columns).to(dtype)
+    ours = dynajit.compile(fn)(*args)
+    dynajit.reset()
+    monkeypatch.setattr(generate, "store_over", lambda program, schedule: None)
+    for one, other in zip(ours, dynajit.compile(fn)(*args), strict=True):
+        assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))
 
 
 def test_a_result_of_another_shape_than_the_memory_is_no_view() -> None:

@@ -332,8 +332,8 @@ class _Printer(Lanes):
         if not self.stored_over:
             return
         over = set(self.stored_over.values())
-        for store in section.stores:
-            for node in scalars_in(store.value):
+        for value in section.values():
+            for node in scalars_in(value):
                 if isinstance(node, Load) and node.tensor in over:
                     self.expression(node)
 
