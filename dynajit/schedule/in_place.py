@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+import torch
+
 from dynajit.loopir.index import Index, linearise, substitute
 from dynajit.loopir.nodes import Pointwise, Reduction, Tensor, domain_of
 from dynajit.schedule.fuse import ALONE, Call, Group, Reading, Unit, read_by, read_by_call
@@ -53,7 +55,7 @@ def taken_over(
 
 def _fits(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
     """Is each element of `target` read only where the element of `source` that takes its place is stored, and in no
-    later loop?"""
+    later loop? Rows of float16 stay apart: blocks of them are converted at once where nothing writes to them."""
     if source.dtype is not target.dtype or source.numel != target.numel:
         return False
     place = linearise(source.axes, source.stride)
@@ -70,7 +72,7 @@ def _fits(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tu
         for member in unit.members
         for tensor, position in reads[member]
         if tensor is target
-    ) and (not unit.reduces or _is_over(unit, source, target, reads))
+    ) and (not unit.reduces or (source.dtype is not torch.float16 and _is_over(unit, source, target, reads)))
 
 
 def _is_over(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:

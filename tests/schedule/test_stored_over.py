@@ -81,7 +81,7 @@ def test_results_stay_what_they_are() -> None:
 @pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("columns", [5, 33, 700])
 @pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_memory_changes_no_bit(
     rows: int, columns: int, dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
