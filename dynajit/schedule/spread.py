@@ -85,10 +85,13 @@ class _Spread:
         readers = [pair for each in own for pair in self.readers[each] if pair[1] not in own]
         times = sum(other is not group for other, _ in readers)
         sources = {source for each in own for source, _ in self.schedule.reads[each]} - own
+        cost = sum(map(self._cost, own))
+        # what only moves elements is made of as many
+        spread = SPREAD if cost else 1
         return (
             sources.isdisjoint(self.written)
-            and SPREAD * sum(source.nbytes for source in sources) <= tensor.nbytes
-            and times * sum(map(self._cost, own)) <= COST
+            and spread * sum(source.nbytes for source in sources) <= tensor.nbytes
+            and times * cost <= COST
             and not any(hint_of(math.prod(domain_of(reader))) > hint_of(tensor.numel) for _, reader in readers)
         )
 

@@ -38,11 +38,17 @@ def windows(x: Tensor) -> tuple[Tensor, Tensor]:
     return seen.amax(2) - seen.amin(2), seen.std(2)
 
 
+def moved(x: Tensor) -> tuple[Tensor, ...]:
+    there = torch.roll(x, (2, -3), (2, 3))
+    return (there - x).amax(3), (there * x).sum((2, 3)), (there + x).logsumexp(1)
+
+
 LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "soft histogram": (soft_histogram, (A, B)),
     "pairs, reduced both ways": (both_ways, (A, B)),
     "pairs of rows, normed": (normed_pairs, (ROWS, MORE)),
     "windows": (windows, (IMAGE,)),
+    "as many, elsewhere": (moved, (IMAGE.repeat(1, 1, 2, 2),)),
 }
 
 
