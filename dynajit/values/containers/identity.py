@@ -85,7 +85,8 @@ def identical(tx: Tracer, left: Value, right: Value) -> bool:
     """Whether both are one object, as containers ask before they compare."""
     if left is right:
         return True
-    if _VALUES.issuperset((left.py_type(), right.py_type())) or isinstance(left, SymVal) or isinstance(right, SymVal):
+    both = (left, right)
+    if _VALUES.issuperset(each.py_type() for each in both) or any(isinstance(each, SymVal) for each in both):
         return False  # they are equal if they are one; symbolic floats are finite
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
         if is_nan(left.value) and is_nan(right.value):

@@ -118,14 +118,10 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     if _is_marked(tx, obj, cls):
         return True
     protocol = isinstance(cls, type(typing.Protocol))
-    if (
-        isinstance(check, types.FunctionType)
-        and check.__module__ == "typing"
-        and isinstance(cls, type)
-        and not protocol
-    ):
+    home = check.__module__ if isinstance(check, types.FunctionType) else "abc"
+    if home == "typing" and isinstance(cls, type) and not protocol:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
-    if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
+    if home not in _ANSWER_ALIKE:
         return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")

@@ -64,8 +64,6 @@ _NOT_OPERATIONS = frozenset(
         "can_cast",
         "promote_types",
         "_has_compatible_shallow_copy_type",
-        # a device's kernels choose, and those of fake tensors another than the real ones'
-        "_fused_sdp_choice",
         "nonzero_static_",
         "set_",
         "resize_as_",
