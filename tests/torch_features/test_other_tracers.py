@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -327,7 +328,11 @@ def test_called_in_a_compiled_function(name: str) -> None:
         assert torch.equal(after, inputs() + 1)
 
 
-@pytest.mark.parametrize("key", [key for key in DispatchKey.__members__.values() if key is not DispatchKey.Undefined])
+# Those that come after are devices': torch leaves a device's bit behind where one of these is taken out again.
+_KEYS = [*itertools.takewhile(lambda key: key is not DispatchKey.Dense, DispatchKey.__members__.values())]
+
+
+@pytest.mark.parametrize("key", [key for key in _KEYS if key is not DispatchKey.Undefined])
 def test_nothing_is_captured_under_a_dispatch_key_that_torch_does_not_include_by_default(key: DispatchKey) -> None:
     """The keys of the tracers above, and those of whatever else asks to be handed all operations."""
     if torch._C._dispatch_tls_is_dispatch_key_included(key):
