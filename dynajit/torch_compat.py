@@ -342,6 +342,8 @@ def _quiet_shape_env() -> Callable[..., Any]:
     class QuietShapeEnv(ShapeEnv):
         #: symbols that are not to be settled: what would rely on the number at hand of one raises NumberNeeded
         unsettled: Set[Any] = frozenset()
+        #: what it said of them: some kernels catch the error, and go another way
+        refused: list[str]
 
         def _get_stack_summary(self, *args: Any, **options: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""
@@ -351,7 +353,8 @@ def _quiet_shape_env() -> Callable[..., Any]:
             if settles and not self._suppress_guards_tls():
                 found = self.replace(orig_expr).free_symbols & self.unsettled
                 if found:
-                    raise NumberNeeded(f"takes one number, and {orig_expr} was another one in each variant so far")
+                    self.refused.append(f"takes one number, and {orig_expr} was another one in each variant so far")
+                    raise NumberNeeded(self.refused[-1])
             return super().evaluate_expr(orig_expr, *args, **options)
 
     return QuietShapeEnv

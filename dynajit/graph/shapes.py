@@ -276,17 +276,20 @@ class Shapes:
         return made
 
     @contextlib.contextmanager
-    def in_operation(self) -> Iterator[None]:
+    def in_operation(self) -> Iterator[list[str]]:
         """While an operation runs on fakes: NumberNeeded is raised where it would rely on a size or number that was
-        another one in each variant so far, before the ShapeEnv takes that for settled."""
+        another one in each variant so far, before the ShapeEnv takes that for settled. Gives the list of what was said
+        then, for some kernels catch the error."""
         env: Any = self._env
+        refused: list[str] = []
         if env is None or not (self.varying or self.settled):
-            yield
+            yield refused
             return
         before, varying = env.unsettled, self.varying | self.settled
         env.unsettled = {each.sympy for each in self.symbols.values() if each.source in varying}
+        env.refused = refused
         try:
-            yield
+            yield refused
         finally:
             env.unsettled = before
 

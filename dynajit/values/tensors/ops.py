@@ -298,8 +298,8 @@ class _Operation:
         """Break where a number is given that depends on more than metadata: a fake's may be another one."""
         parts = result if isinstance(result, (tuple, list)) else (result,)
         told, name = facts(self.target), self.name.partition(".")[0]
-        may_differ = told.foreign or (told.known and is_constant_result(result) and name not in _TELL_METADATA)
-        if may_differ and any(type(part) in (bool, int, float) for part in parts):
+        told_by_fakes = told.known and self.tensors and is_constant_result(result) and name not in _TELL_METADATA
+        if (told.foreign or told_by_fakes) and any(type(part) in (bool, int, float) for part in parts):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} gives a number that no fake tensor tells")
 
     def _uncounted(self) -> list[torch.Tensor]:
@@ -535,8 +535,12 @@ def on_fakes(graph: GraphBuilder, run: Callable[[], _T], name: Callable[[], str]
     """What `run` gives, whose operations run on fake tensors; failures of the one of this name become graph breaks. (A
     context manager's generator would keep what they raise, and with it the frame's objects, in a cycle.)"""
     try:
-        with graph.running_fake(), graph.shapes.in_operation():
-            return run()
+        with graph.running_fake(), graph.shapes.in_operation() as refused:
+            try:
+                return run()
+            finally:
+                if refused:
+                    raise NumberNeeded(refused[0]) from None
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, name(), error) from None
     except NumberNeeded as error:
