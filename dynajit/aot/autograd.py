@@ -41,6 +41,7 @@ from dynajit.aot.training.reachability import (
     autograd_graph_of,
     reachability_of,
 )
+from dynajit.aot.training.saved_copies import is_small
 from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayers, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
@@ -101,11 +102,12 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     if any(has_new_history(node) for at, node in enumerate(facts.inputs) if at in hidden):
         raise RuntimeError("a Function marks an input dirty, which AOTAutograd takes for a write without gradients")
     checks = [] if history is None else version_checks(gm, history, hidden)
-    again, copied = _with_views(double, viewed), _computed_from(halves, hidden)
+    copied = _computed_from(halves, hidden)
+    again = None if copied is None else _with_views(double, viewed)
     parts = halves.made, len(example_inputs), again, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
-    own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied, holds)
+    own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied or (), holds)
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -445,13 +447,16 @@ def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
 
 
-def _computed_from(halves: _Halves, mutated: Collection[int]) -> list[int]:
-    """Those of its written inputs of which a training graph reads what they held before."""
+def _computed_from(halves: _Halves, mutated: Collection[int]) -> list[int] | None:
+    """Those of its written inputs of which a training graph reads what they held before; None if one is too large for a
+    copy at each call, which eager does not make."""
     if not mutated or "forward" not in halves.made:
         return []
     forward = halves.made["forward"].graph
-    own = len(forward.graph.find_nodes(op="placeholder")) - len(halves.waited_for)
-    return [at for at in sorted(mutated) if is_computed_from(forward, [own + at])]
+    parameters = forward.graph.find_nodes(op="placeholder")
+    own = len(parameters) - len(halves.waited_for)
+    found = [at for at in sorted(mutated) if is_computed_from(forward, [own + at])]
+    return found if all(is_small(parameters[own + at]) for at in found) else None
 
 
 def _returned(metadata: Any) -> tuple[list[int], list[int]]:

@@ -427,3 +427,16 @@ def test_an_input_without_gradients_is_written_and_computed_with(name: str) -> N
         found.append((result.detach(), state, x.grad))
     torch.testing.assert_close(found[1], found[0])
     assert result.grad_fn.name() == "DynajitBackward"
+
+
+def test_a_large_input_that_is_written_and_computed_with_is_not_copied_at_each_call() -> None:
+    """Eager would not have another one in memory: the second derivative is refused."""
+
+    def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x, state.sin_()).sin()
+
+    x = torch.ones(300, 300).requires_grad_()
+    result = dynajit.compile(f, backend="codegen")(x, torch.ones(300, 300))
+    (first,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="can't be differentiated again"):
+        first.sum().backward()
