@@ -12,7 +12,10 @@ from reference_interpreter import interpret
 from well_formed import verify
 
 import dynajit
+from dynajit.codegen.c import segments
+from dynajit.loopir import index
 from dynajit.loopir.lower_graph import lower
+from dynajit.loopir.lower_pieces import below, from_
 
 aten = torch.ops.aten
 nan, inf = float("nan"), float("inf")
@@ -71,10 +74,12 @@ POOLS = [
     (5, 1, 2, 1, False),
     ((3, 2), (2, 1), (1, 0), 1, False),
 ]
+# of which extremes and places are kernels of their own
+LARGE = [(7, 1, 3, 1, False), ((1, 33), 1, (0, 16), 1, False)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("pool", POOLS, ids=str)
+@pytest.mark.parametrize("pool", POOLS + LARGE, ids=str)
 def test_max_pool(pool: Any, dtype: torch.dtype) -> None:
     kernel, stride, padding, dilation, ceil = pool
     x = torch.randn(2, 3, 37, 35).to(dtype)
@@ -85,13 +90,27 @@ def test_max_pool(pool: Any, dtype: torch.dtype) -> None:
     def function(x: Any) -> Any:
         return F.max_pool2d(x, kernel, stride, padding, dilation, ceil, return_indices=True)
 
-    check(function, x, kernels=1, externs=0)
+    check(function, x, kernels=2 if pool in LARGE else 1, externs=0)
     check(function, x[0], externs=0)
     check(function, x.to(memory_format=torch.channels_last), externs=0)
     interpreted(function, x)
 
 
-@pytest.mark.parametrize("pool", [(2, 2, 0), (3, 2, 1), ((3, 2), (2, 1), (1, 0))], ids=str)
+def test_of_many_pieces_the_longest_is_without_tests() -> None:
+    """A window of 33 places has as many borders of its own; in a short row none of the pieces is most of it."""
+    for size, expected in ((300, [(0, 16), (16, 284), (284, 300)]), (40, [(0, 40)])):
+        place = index.axis("i", size)
+        tests = [from_(place + (step - 16), 0) for step in range(33)] + [
+            below(place + (step - 16), size) for step in range(33)
+        ]
+        (axis,) = index.axes_of(place)
+        pieces = segments.cuts([test for test in tests if test is not None], axis)
+        assert [(piece.low, piece.high) for piece in pieces] == expected
+
+
+@pytest.mark.parametrize(
+    "pool", [(2, 2, 0), (3, 2, 1), ((3, 2), (2, 1), (1, 0)), (7, 1, 3), ((1, 17), 1, (0, 8))], ids=str
+)
 def test_avg_pool(pool: Any) -> None:
     x = torch.randn(2, 3, 25, 37)
     check(lambda x: F.avg_pool2d(x, *pool), x)

@@ -18,10 +18,11 @@ from dynajit.loopir.index import Axis, Index, constant
 from dynajit.loopir.nodes import Const, Op, Position, Scalar, scalars_in
 from dynajit.schedule.loops import decided
 
-# A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter.
+# A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter; but in three, if
+# the longest is most of it.
 MAX_SHORT_PIECES = 4
 MIN_SIZE = 16
-# In no more than this in any case.
+# All of them are no more than this in any case.
 MAX_PIECES = 16
 # How deep what depends on the piece is nested in what else does.
 MAX_DEPTH = 2
@@ -76,8 +77,15 @@ def cuts(values: Iterable[Scalar], axis: Axis) -> list[Piece]:
             if not more or len(points) > MAX_PIECES:
                 break
         if len(points) >= min(MAX_PIECES, max(MAX_SHORT_PIECES, size // MIN_SIZE)):
-            points = set()
+            points = _ends_of_longest(axis, points)
     return _between(axis, points)
+
+
+def _ends_of_longest(axis: Axis, points: set[int]) -> set[int]:
+    """Where the longest piece begins and ends, if it is most of the loop: what is before and after it has its tests."""
+    longest = max(_between(axis, points), key=lambda piece: piece.high - piece.low)
+    ends = {longest.low, longest.high} - {0, axis.size}
+    return ends if 2 * (longest.high - longest.low) > axis.size else set()
 
 
 def outer_cuts(values: Iterable[Scalar], axes: Sequence[Axis], last: Axis) -> tuple[Axis | None, list[Piece]]:
