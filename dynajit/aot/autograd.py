@@ -102,12 +102,11 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     if any(has_new_history(node) for at, node in enumerate(facts.inputs) if at in hidden):
         raise RuntimeError("a Function marks an input dirty, which AOTAutograd takes for a write without gradients")
     checks = [] if history is None else version_checks(gm, history, hidden)
-    copied = _computed_from(halves, hidden)
-    again = None if copied is None else _with_views(double, viewed)
+    again, copied = _run_again(double, viewed, _computed_from(halves, hidden))
     parts = halves.made, len(example_inputs), again, halves.partial, history, checks
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
-    own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied or (), holds)
+    own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied, holds)
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -133,10 +132,15 @@ class _Viewed(NamedTuple):
     views: int
 
 
-def _with_views(double: DoubleBackward | None, viewed: _Viewed | None) -> DoubleBackward | None:
-    if double is None or viewed is None:
-        return double
-    return DoubleBackward(torch_compat.forward_of(viewed.graph), double.autocast, views=viewed.views)
+def _run_again(
+    double: DoubleBackward | None, viewed: _Viewed | None, copied: list[int] | None
+) -> tuple[DoubleBackward | None, list[int]]:
+    """What runs the graph again, if anything, with the views, and the inputs to copy for it."""
+    if copied is None:
+        return None, []
+    if double is not None and viewed is not None:
+        double = DoubleBackward(torch_compat.forward_of(viewed.graph), double.autocast, views=viewed.views)
+    return double, copied
 
 
 def _refuse_one_node(halves: _Halves) -> None:
