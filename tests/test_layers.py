@@ -291,7 +291,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1829,
     "dynajit/interp": 4764,
     "dynajit/kept": 1383,
-    "dynajit/loopir": 6528,
+    "dynajit/loopir": 6534,
     "dynajit/report": 2728,
     "dynajit/resume": 2235,
     "dynajit/runtime": 3560,

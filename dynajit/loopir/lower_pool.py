@@ -42,7 +42,7 @@ def _inside(index: Index, size: int) -> Scalar:
 def _max_pool(
     build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> tuple[Value, Value]:
-    windows = Windows(x, kernel, stride, padding, dilation)
+    windows = Windows(build.program.device, x, kernel, stride, padding, dilation)
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool(build, windows)
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -98,7 +98,9 @@ def _max_pool_backward(
     indices: Value,
 ) -> Value:
     if build.program.device.type != "cpu":
-        return lower_pool_gpu.max_pool_backward(build, grad, Windows(x, kernel, stride, padding, dilation), indices)
+        return lower_pool_gpu.max_pool_backward(
+            build, grad, Windows(build.program.device, x, kernel, stride, padding, dilation), indices
+        )
     return lower_scatter.max_pool_backward(build, grad, indices)
 
 
@@ -116,7 +118,7 @@ def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scala
 def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
     """The elements of each window, side by side: what reads them reads the image, where neighbouring windows have
     neighbouring elements, or none in common."""
-    windows = Windows(x, kernel, stride, padding, dilation)
+    windows = Windows(build.program.device, x, kernel, stride, padding, dilation)
     if len(x.shape) != 4 or build.program.device.type != "cpu" or not check_dtype(x.dtype).is_floating_point:
         raise NotLowered
     apart = windows.stride == windows.kernel and windows.padding == (0, 0) and windows.kernel[1] >= SHORTEST_RUN
@@ -153,7 +155,7 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    windows = Windows(x, kernel, stride, padding)
+    windows = Windows(build.program.device, x, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered
@@ -182,7 +184,7 @@ def _avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    windows = Windows(x, kernel, stride, padding)
+    windows = Windows(build.program.device, x, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
     side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)
@@ -217,7 +219,7 @@ def _even_windows(large: Sequence[Any], small: Sequence[Any]) -> list[int]:
 def _adaptive_avg_pool(build: Builder, x: Value, output_size: Sequence[int]) -> Value:
     ratios = _even_windows(x.shape[-2:], build.out.shape[-2:])
     dtype = compute_dtype(check_dtype(x.dtype))
-    if not dtype.is_floating_point or ratios[0] * ratios[1] > MAX_PLACES:
+    if not dtype.is_floating_point or ratios[0] * ratios[1] > MAX_PLACES[build.program.device.type]:
         raise NotLowered
 
     def body(axes: Axes) -> Scalar:
@@ -283,7 +285,7 @@ def _upsample_nearest_backward(
     spatial = len(output_size)
     ratios = _enlarged(output_size, input_size[-spatial:], scales)
     dtype = compute_dtype(check_dtype(grad.dtype))
-    if not dtype.is_floating_point or math.prod(ratios) > MAX_PLACES:
+    if not dtype.is_floating_point or math.prod(ratios) > MAX_PLACES[build.program.device.type]:
         raise NotLowered
     return build.result(lambda axes: _window_sum(build, grad, axes, spatial, ratios, dtype))
 

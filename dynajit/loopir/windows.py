@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from dynajit.loopir.index import Index
 from dynajit.loopir.nodes import Value
 from dynajit.loopir.registry import NotLowered
 
 Axes = tuple[Index, ...]
-# Larger windows are left to the operator: written out, they make a kernel longer than it is worth. On a CPU those of so
-# many places still take half of the operator's time or less.
-MAX_PLACES = 64
+# By type of device: larger windows are left to the operator. Written out, they make a kernel longer than it is worth;
+# on CPUs those of so many places still take half of the operator's time or less.
+MAX_PLACES = {"cpu": 64, "cuda": 25}
 
 
 def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int, int]:
@@ -30,14 +32,16 @@ def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int,
 class Windows:
     """Where the windows of a pooling are."""
 
-    def __init__(self, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
+    def __init__(
+        self, device: torch.device, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1
+    ) -> None:
         self.x = x
         self.kernel = _pair(kernel, (1, 1))
         self.stride = _pair(stride, self.kernel)
         self.padding = _pair(padding, (0, 0))
         self.dilation = _pair(dilation, (1, 1))
         self.size = x.shape[-2:]
-        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES:
+        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES[device.type]:
             raise NotLowered
         if not all(isinstance(size, int) for size in self.size):
             raise NotLowered
