@@ -120,6 +120,8 @@ _FOLDED = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min", "And": "and",
 #: operands in an expression behind which a number is rather guarded than computed: programs that iterate on a number
 #: (a root by Newton's method) make expressions that double with each step, and sympy takes minutes for the fifth
 MAX_OPERANDS = 64
+#: integers in C, by which guards compute, are from -INT_LIMIT up to, without, INT_LIMIT
+INT_LIMIT = 1 << 63
 
 
 def is_large(number: Any) -> bool:

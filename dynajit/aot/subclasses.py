@@ -113,7 +113,7 @@ def plain_inputs(inputs: Sequence[Any]) -> list[Any]:
 def wrapped(gm: torch.fx.GraphModule, plain: Plain, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """The call of `gm` by way of its graph of plain tensors: takes inputs apart, makes instances of results."""
     makers, risen = plain.makers, [place for place, count in plain.counts.items() for _ in range(count)]
-    paths = [_paths(value_of(node)) for node in gm.graph.find_nodes(op="placeholder")]
+    paths = [_paths(value_of(node), _is_plain) for node in gm.graph.find_nodes(op="placeholder")]
 
     def call(*given: Any) -> Any:
         flat: list[Any] = []
@@ -167,11 +167,15 @@ def _flat(value: Any) -> list[Any]:
     return list(leaves_of(value)) if isinstance(value, torch.Tensor) else [value]
 
 
-def _paths(value: Any, wanted: Callable[[Any], bool] | None = None) -> list[tuple[str, ...]]:
-    """The attributes that lead to each part of a value that is `wanted`: to each plain one, if nothing is said."""
-    own = not is_wrapper(value) if wanted is None else wanted(value)
+def _is_plain(value: Any) -> bool:
+    return not is_wrapper(value)
+
+
+def _paths(value: Any, wanted: Callable[[Any], bool]) -> list[tuple[str, ...]]:
+    """The attributes that lead to each part of a value, itself among them, that is `wanted`."""
     names = Flattened(value).names if is_wrapper(value) else ()
-    return [()] * own + [(name, *rest) for name in names for rest in _paths(getattr(value, name), wanted)]
+    rest = [(name, *path) for name in names for path in _paths(getattr(value, name), wanted)]
+    return [(), *rest] if wanted(value) else rest
 
 
 def _at(value: Any, way: tuple[str, ...]) -> Any:

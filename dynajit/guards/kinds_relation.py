@@ -15,16 +15,15 @@ from dynajit import symbols
 from dynajit.guards.guard import GuardKind, guard_kind
 from dynajit.guards.source import Source
 
-_LIMIT = 1 << 63  # of integers in C
 _ONE_TO_ONE = frozenset({"add", "mul", "truediv", "float"})
 
 
 def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
     """What both leaves decide: false for what is no number, for ints beyond 64 bits, and where the arithmetic fails."""
-    if not all(type(value) is float or (type(value) is int and abs(value) < _LIMIT) for value in values):
+    if not all(type(value) is float or (type(value) is int and abs(value) < symbols.INT_LIMIT) for value in values):
         return False
     try:
-        return bool(symbols.value_of(tree, dict(zip(names, values, strict=True)), limit=_LIMIT))
+        return bool(symbols.value_of(tree, dict(zip(names, values, strict=True)), limit=symbols.INT_LIMIT))
     except (ArithmeticError, ValueError):
         return False
 

@@ -351,7 +351,6 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
 _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, torch.sym_not})
 
 
-_MAX_INT = 1 << 63
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 _FLOATS = frozenset({float, torch.SymFloat})
 _FLOAT_REMAINDERS = frozenset({operator.floordiv, operator.mod})
@@ -408,7 +407,7 @@ def _may_be_another_zero(result: Any, numbers: list[Any]) -> bool:
 def _overflows(result: Any) -> bool:
     """Whether guards could not compute with it, whose integers have 64 bits; sympy makes some of them infinite."""
     hint = result.node.hint if type(result) is torch.SymInt else None
-    return hint is not None and not -_MAX_INT <= hint < _MAX_INT
+    return hint is not None and not -symbols.INT_LIMIT <= hint < symbols.INT_LIMIT
 
 
 def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[Any]) -> Value | None:

@@ -628,7 +628,7 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
         return known
     if is_wrapper(result):
         if tx.seen.masks_outlive_graphs and keeps_mask(result):
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)}, whose mask is used behind the graph")
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)}, whose mask is used after the graph")
         wrapper = made_by_graph(node, result)
         tx.remember_tensor(wrapper)
         return wrapper

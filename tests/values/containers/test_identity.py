@@ -165,13 +165,18 @@ def outcome(fn: Callable[..., Any], *args: Any) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_one_object_and_two(operation: str) -> None:
+def program_of(operation: str) -> Callable[..., Any]:
     operate = OPERATIONS[operation]
 
     def program(x: torch.Tensor, a: Any, b: Any) -> Any:
         return x + 1, operate(a, b)
 
+    return program
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_one_object_and_two(operation: str) -> None:
+    program = program_of(operation)
     dynajit.reset()
     x = torch.zeros(1)
     for kind, make in MAKERS.items():
@@ -196,11 +201,7 @@ VARYING: dict[str, Callable[[int], Any]] = {
 # but what tells methods of equal numbers apart
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if "methods" not in name])
 def test_values_that_vary_and_come_to_be_one_object(operation: str) -> None:
-    operate = OPERATIONS[operation]
-
-    def program(x: torch.Tensor, a: Any, b: Any) -> Any:
-        return x + 1, operate(a, b)
-
+    program = program_of(operation)
     dynajit.reset()
     x = torch.zeros(1)
     for kind, make in VARYING.items():
