@@ -171,7 +171,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
                 return plain
         reason = why_not_differentiable(facts) if differentiated else None
         if reason is not None:
-            return _as_captured(gm, reason.text)
+            views = (cut(facts, example_inputs, piece) for cut in (with_early_views, with_late_views))
+            return next(filter(None, views), None) or _as_captured(gm, reason.text)
         if any(notes(node).reaches for node in facts.calls):
             return in_pieces(facts, example_inputs, piece) or _as_captured(
                 gm, "it has effects beside kernels that reach tensors by themselves"

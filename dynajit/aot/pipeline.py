@@ -33,6 +33,7 @@ from dynajit.aot.passes.unstack_scalars import unstack_scalars
 from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
 from dynajit.aot.patterns import any_patterns, replace_patterns
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
+from dynajit.aot.training.masked_writes import with_masked_writes
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
 from dynajit.aot.training.saved_tensors import narrow_reads, put_views_beside, shrink_saved_tensors
 from dynajit.exc import ConfigError
@@ -207,6 +208,9 @@ PASSES: tuple[Pass, ...] = (
     Pass("inference_mode", ("captured",), _inference_mode),
     Pass("unused_raises", ("captured",), _more_results(with_unused)),
     Pass("recurrent_dropout", ("autograd",), _simple(layer_by_layer)),
+    Pass(
+        "masked_writes", ("traced",), _simple(with_masked_writes), applies=lambda gm, context: torch.is_grad_enabled()
+    ),
     Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
     Pass("narrow_reads", ("joint",), _simple(narrow_reads)),
     Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),

@@ -27,6 +27,8 @@ def with_early_views(
     if graph.outs or graph.has_levels or noted.versions_read or noted.differentiated_inside:
         return None
     first = _ways(graph)
+    # what gives several views is called once
+    first |= {user for node in first if isinstance(value_of(node), (tuple, list)) for user in node.users}
     taken = [node for node in graph.calls if node in first]
     rest = [node for node in graph.calls if node not in first]
     if not taken or not all(is_plain(user) for node in taken for user in node.users if user.op != "output"):

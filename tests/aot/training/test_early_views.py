@@ -63,6 +63,16 @@ def by_a_size(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x.view(-1, x.shape[1] // 2), x.narrow(0, 1, y.shape[0] - 1), (x * y).sum()
 
 
+def one_of_several(x: torch.Tensor, y: torch.Tensor) -> Any:
+    left, right = x.chunk(2, -1)
+    return left, right * (left @ y[:2, :2]).exp() + left.sin()
+
+
+def one_of_several_again(x: torch.Tensor, y: torch.Tensor) -> Any:
+    top, _ = x.split([1, x.shape[0] - 1])
+    return top.view(-1), (x * y).sum(), top
+
+
 def through_data(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x.data, (x * y).sum()
 
@@ -129,7 +139,9 @@ def test_views_of_inputs_are_eagers(program: Callable[..., Any], of_leaves: bool
         compare(_observed(compiled, size, of_leaves), _observed(program, size, of_leaves), exact=False)
 
 
-@pytest.mark.parametrize("program", [detached, read_inside, of_a_view, of_both, views_alone])
+@pytest.mark.parametrize(
+    "program", [detached, read_inside, of_a_view, of_both, views_alone, one_of_several, one_of_several_again]
+)
 def test_graphs_with_views_of_inputs_are_compiled(program: Callable[..., Any]) -> None:
     counters.clear()
     inputs = [torch.randn(4, 4).requires_grad_() for _ in range(2)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.report.counters import counters
 from dynajit.testing import assert_same, compare
 
 WEIGHT = torch.nn.Parameter(torch.eye(4))
@@ -32,6 +33,12 @@ def split_and_turned(x: torch.Tensor) -> Any:
 def of_an_input(x: torch.Tensor) -> Any:
     a, b = x.chunk(2)
     return a, a + b, x * 2
+
+
+def with_the_whole(x: torch.Tensor) -> Any:
+    y = (x @ WEIGHT).tanh()
+    a, b = y.chunk(2)
+    return a, y, (a * b).sum()
 
 
 def views_alone(x: torch.Tensor) -> Any:
@@ -64,6 +71,13 @@ def test_views_and_what_autograd_says_of_writes(program: Callable[..., Any], dyn
             values = [(result.detach(), result.stride(), result._is_view()) for result in results]
             sides.append((values, said, x.grad, WEIGHT.grad))
         compare(*sides, exact=False)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, with_the_whole])
+def test_the_rest_is_compiled(program: Callable[..., Any]) -> None:
+    counters.clear()
+    assert_same(program, torch.randn(2, 4, requires_grad=True), backend="codegen")
+    assert not counters["as_captured"]
 
 
 def refused(x: torch.Tensor) -> Any:
