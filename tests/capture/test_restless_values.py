@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -112,3 +114,38 @@ def test_functions_of_a_loop() -> None:
 
     report = assert_same(applied, x)
     assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}
+
+
+QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "is": lambda found, known: found is known,
+    "is not": lambda found, known: known is not found,
+    "==": lambda found, known: found == known,
+    "!=": lambda found, known: known != found,
+    "in": lambda found, known: found in (None, known),
+    "index": lambda found, known: [known, found].index(found),
+    "key": lambda found, known: {known: 1}.get(found),
+    "of a set": lambda found, known: len({found, known}),
+}
+# what is found, and a function that gives the last of it, to which no variable leads
+OBJECTS: dict[str, tuple[Sequence[Any], Callable[[], Any]]] = {
+    "class": ((Tensor, str, float, bool, int), lambda: int),
+    "function": ((abs, min, max, sum, len), lambda: len),
+    "alias": ((list[bool], list[str], list[float], list[bytes], list[int]), lambda: list[int]),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_object_that_varies_is_not_taken_for_another_than_a_known_one(
+    kind: str, question: Callable[[Any, Any], Any]
+) -> None:
+    objects, give = OBJECTS[kind]
+
+    def asked(x: Tensor) -> list[Any]:
+        answers = []
+        for found in objects:
+            answers.append(question(found, give()))
+            print("asked")
+        return [*answers, x + 1]
+
+    assert_same(asked, x)

@@ -35,6 +35,12 @@ class OpaqueVal(Value):
             raise GraphBreak(self.reason, f"== of {self.detail}")
         return None
 
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        """Which object it is isn't known: that another one of its type is known does not make them two."""
+        if other.has_identity and other.py_type() is self.kind:
+            raise GraphBreak(self.reason, f"whether {self.detail} is {other.describe()}")
+        return None
+
     def truth(self, tx: Tracer) -> bool:
         raise GraphBreak(self.reason, f"the truth value of {self.detail}")
 
