@@ -56,6 +56,7 @@ from dynajit.values.effects.deferred import DeferredCall, late_call
 from dynajit.values.effects.table import State
 from dynajit.values.objects.exceptions import raised_at
 from dynajit.values.objects.local_classes import made_at
+from dynajit.values.scalars.constant import Unread
 from dynajit.values.scalars.symbolic import SymVal, UnreadFlag
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -321,8 +322,7 @@ class Emission:
             self.handed = [entry.source for entry in inputs]
         for entry in inputs if not self.handed else ():
             self.out.ensure_source(entry.source)
-        if any(entry.changes_metadata for entry in self.tx.graph.inputs):
-            self._read_numbers()
+        self._read_numbers()
         if failing is not None:
             self._failing = failing, self.emit.label()
             self.emit.set_handler(Handler(self._failing[1]))
@@ -350,11 +350,20 @@ class Emission:
             self.out.bind(value, name)
 
     def _read_numbers(self) -> None:
-        """Read the sizes and strides that the code needs: after the graph a tensor may have others."""
+        """Read the numbers of tensors that the code needs, where the graph changes them: sizes and strides, and how
+        often a tensor was written."""
+        given = [entry for entry in self.tx.graph.inputs if entry.symbol is None]
+        relaid = any(entry.changes_metadata for entry in given)
+        if not relaid and not self.tx.graph.writes_inputs():
+            return
+        tensors = {entry.source for entry in given}
         for value in reachable(self.roots()):
             if isinstance(value, SymVal) and not value.from_graph and not value.unknown:
                 for source in value.sources():
-                    self.out.ensure_source(source)
+                    if relaid or source.base in tensors:
+                        self.out.ensure_source(source)
+            elif isinstance(value, Unread) and value.source is not None and value.source.base in tensors:
+                self.out.ensure_source(value.source)
 
     def finish(self) -> CodeType:
         """Objects, effects, and the end of the code."""

@@ -74,9 +74,42 @@ def resized(x: Tensor) -> Any:
     return y.shape, y.untyped_storage().size(), x + 1
 
 
-@pytest.mark.parametrize("fn", [version_behind_a_write, version_of_data, resized])
+def numbers_before_a_write(x: Tensor) -> Any:
+    before = x._version, x.shape[0], x.storage_offset(), x.untyped_storage().size()
+    x.add_(1)
+    return before, x.resize_(4).shape, x.stride()
+
+
+def version_before_a_write(x: Tensor) -> Any:
+    before = x._version
+    x.add_(1)
+    return before, before + 1
+
+
+def version_before_a_write_and_a_break(x: Tensor) -> Any:
+    before = x._version
+    x[:2].add_(1)
+    dynajit.graph_break()
+    x.mul_(2)
+    return before, x._version
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(version_behind_a_write, version_of_data, resized, numbers_before_a_write, version_before_a_write),
+        version_before_a_write_and_a_break,
+    ],
+)
 def test_same_as_eager(fn: Callable[..., Any]) -> None:
     assert_same(fn, X, repeat=3)
+
+
+@pytest.mark.parametrize("fn", [version_before_a_write, version_before_a_write_and_a_break])
+def test_a_version_that_is_another_one_at_each_call(fn: Callable[..., Any]) -> None:
+    run, ours, expected = dynajit.compile(fn, backend="eager"), X.clone(), X.clone()
+    for _ in range(4):
+        assert run(ours) == fn(expected)
 
 
 def test_addresses_that_are_others_at_every_call_do_not_compile_for_ever() -> None:
