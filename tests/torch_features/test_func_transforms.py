@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from feature_cases import BACKENDS, Case, Cases, leaf, rand
-from torch import nn
+from torch import Tensor, nn
 from torch.func import (
     functional_call,
     grad,
@@ -21,6 +22,7 @@ from torch.func import (
     vmap,
 )
 
+import dynajit
 from dynajit.testing import assert_same
 
 cases = Cases()
@@ -257,3 +259,40 @@ def test_an_out_that_grows_beside_a_transform(backend: str) -> None:
         return row, grad(lambda q: q.sin().sum())(row)
 
     assert_same(fn, torch.rand(3, 2), backend=backend)
+
+
+TRANSFORMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "grad": lambda x, y: grad(lambda a: (a.sin() * y).sum())(x),
+    "grad of grad": lambda x, y: grad(lambda a: grad(lambda b: (b.sin() * y).sum())(a).sum())(x),
+    "vmap": lambda x, y: vmap(lambda a, b: a.sin() * b)(x, y),
+    "vmap of grad": lambda x, y: vmap(grad(lambda a: a.sin() * a))(x) * y,
+    "jvp": lambda x, y: jvp(torch.sin, (x,), (y,))[1],
+    "vjp": lambda x, y: vjp(torch.sin, x)[1](y)[0],
+    "jacrev": lambda x, y: jacrev(lambda a: a.sin() * y)(x).sum(0),
+    "hessian": lambda x, y: hessian(lambda a: (a.sin() * y).sum())(x).sum(0),
+}
+
+
+def _twice(result: Tensor, wanted: list[Tensor]) -> list[Tensor | None]:
+    once = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
+    ends = sum(each.square().sum() for each in once)
+    return [*once, *torch.autograd.grad(ends, wanted, allow_unused=True)]
+
+
+def _batched(result: Tensor, wanted: list[Tensor]) -> Any:
+    return torch.autograd.grad(result, wanted, torch.eye(3), is_grads_batched=True)
+
+
+def _mapped(result: Tensor, wanted: list[Tensor]) -> Any:
+    return vmap(lambda row: torch.autograd.grad(result, wanted, row, retain_graph=True))(torch.eye(3))
+
+
+@pytest.mark.parametrize("derive", [_twice, _batched, _mapped])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_gradients_of_a_transform_that_make_the_graph_run_again(name: str, derive: Callable[..., Any]) -> None:
+    def found(function: Callable[[Tensor, Tensor], Tensor]) -> Any:
+        x = (torch.arange(3.0) / 3).requires_grad_()
+        y = (torch.arange(3.0) + 1).requires_grad_()
+        return derive(function(x, y), [x, y])
+
+    torch.testing.assert_close(found(dynajit.compile(TRANSFORMED[name])), found(TRANSFORMED[name]))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
@@ -23,9 +24,8 @@ from dynajit.graph.meta import value_of
 from dynajit.report import logs
 
 aten = torch.ops.aten
-_VMAP = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
-for _name in ("FuncTorchVmapMode", "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
-    _VMAP = _VMAP.add(torch._C._dispatch_key_parse(_name))
+# under `is_grads_batched`; `torch.func.vmap` has levels instead
+_BATCHED = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
 # The first result that is statistics; in training the results before it are computed without the arguments 3 and 4.
 _STATISTICS = {"_native_batch_norm_legit_functional": 3, "_batch_norm_with_update_functional": 4}
 # what draws into a tensor, or fills it: of the first argument only the shape matters
@@ -176,8 +176,10 @@ class DoubleBackward:
     ) -> tuple[list[Any], list[Any]] | None:
         """Inputs that end a history, and what the graph makes of them: as much as there are gradients, and the views.
         None: it does not."""
-        # inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside
-        with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_VMAP):
+        # Inside of vmap random numbers are drawn otherwise, or not at all; the graph was called outside, and may have
+        # levels of its own.
+        outside = temporarily_clear_interpreter_stack()
+        with torch.enable_grad(), torch._C._ExcludeDispatchKeyGuard(_BATCHED), outside:
             # An input that is computed of another is to end at itself.
             given = [value.view_as(value) if _has_gradient(value) else value for value in inputs]
             outputs = self._run(given, self.updated if written is None else written, bases)
