@@ -180,8 +180,12 @@ class Emission:
                 self.caught = [*outer[:depth], resume_handler(plan.frames[depth], handler)]
         existing = set(map(id, reachable(self.roots())))
         loop = plan.cut
-        self.resumes = [[with_bound_variables(resume, existing, loop) for resume in chain] for chain in self.resumes]
-        self.caught = [with_bound_variables(resume, existing, loop) for resume in self.caught]
+
+        def bound(resume: Resume) -> Resume:
+            return with_bound_variables(resume, existing, loop if resume.frame is inner else None)
+
+        self.resumes = [list(map(bound, chain)) for chain in self.resumes]
+        self.caught = list(map(bound, self.caught))
         if loop is not None:
             self.kept = kept_at_entry(inner, loop, existing)
             self.resumes = [[*chain[:-1], with_kept(chain[-1], loop)] for chain in self.resumes]

@@ -140,6 +140,22 @@ def bound_again_where_a_loops_error_is_handled(x: torch.Tensor, log: list[str]) 
     return x
 
 
+def _loops(x: torch.Tensor) -> torch.Tensor:
+    for number in range(2):
+        held = number
+        print("in the loop")
+        x = x + held
+    return x
+
+
+def one_name_in_the_caller_of_a_loop(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    held = Finalised(log)  # noqa: F841
+    print("before")
+    x = _loops(x) * 2
+    print("behind", len(log))
+    return x
+
+
 PROGRAMS = [
     behind_the_loop,
     bound_behind_a_break,
@@ -150,6 +166,7 @@ PROGRAMS = [
     bound_again_by_a_second_loop,
     read_by_the_loop_alone,
     bound_again_where_a_loops_error_is_handled,
+    one_name_in_the_caller_of_a_loop,
 ]
 
 
