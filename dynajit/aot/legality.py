@@ -473,6 +473,18 @@ def writes_past_autograd(graph: GraphFacts) -> bool:
     return not hidden.isdisjoint(graph.written)
 
 
+def _writes_detached(graph: GraphFacts) -> bool:
+    """Whether a detached tensor gets a history by a write, and its memory is an input's or more than one result's, which
+    do not get it: AOTAutograd has one history for memory."""
+    results = collections.Counter(map(memory, graph.returned))
+    return any(
+        detaches(node)
+        and getattr(value_of(node), "requires_grad", False)
+        and (memory(node) in graph.given or results[memory(node)] > 1)
+        for node in graph.calls
+    )
+
+
 def _has_no_gradient(graph: GraphFacts) -> bool:
     """Whether an operator that has no kernel for autograd is given tensors with gradients: autograd sees what its own
     kernel calls, which is not what fake tensors went through."""
@@ -594,6 +606,7 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("data_write", "it writes to a tensor's .data, which autograd may use later", writes_past_autograd),
     Reason("out", "it writes where autograd has rules of its own: by out=", lambda graph: bool(graph.outs)),
     Reason("one_of_many", "it writes where autograd has rules of its own: to one of many views", _writes_one_of_many),
+    Reason("detached_write", "it writes what it detached, and autograd keeps the two apart", _writes_detached),
     Reason("no_gradient", "to autograd an operator is what its kernel calls", _has_no_gradient),
     Reason("read_later", "backward of a Function reads tensors from outside when it runs", _reads_in_backward),
 )
