@@ -474,8 +474,8 @@ def writes_past_autograd(graph: GraphFacts) -> bool:
 
 
 def _writes_detached(graph: GraphFacts) -> bool:
-    """Whether a detached tensor gets a history by a write, and its memory is an input's or more than one result's, which
-    do not get it: AOTAutograd has one history for memory."""
+    """Whether a detached tensor gets a history by a write, and its memory is an input's or of several results, which do
+    not get it: AOTAutograd has one history for memory."""
     results = collections.Counter(map(memory, graph.returned))
     return any(
         detaches(node)
