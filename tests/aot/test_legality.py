@@ -183,6 +183,7 @@ DIFFERENTIATING: dict[str, Program] = {
     "data_write": (_data_write, _leaf),
     "out": (_out, _leaf),
     "one_of_many": (lambda x: x.unbind()[0], _leaf),
+    "detached_write": (lambda x: x.detach().add_(x), _leaf),
     "no_gradient": (_no_gradient, _leaf),
     "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
 }
