@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.graph.collective import MODULE
+from dynajit.graph.list_collectives import EXCHANGE
 
 _Tensor = torch.Tensor
 
@@ -74,13 +76,30 @@ def _operation(given: dict[str, Any]) -> str | None:
     return {int(each): name for each, name in names.items()}.get(number)
 
 
+def _unfolded(sent: _Tensor) -> _Tensor:
+    """torch's tracing runs what has known values alone, of one element each: a copy, of which none is known."""
+    if all(type(size) is int and size == 1 for size in sent.shape):
+        return torch.empty(sent.shape, dtype=sent.dtype, device=sent.device).copy_(sent)
+    return sent
+
+
 def _made(name: str, sent: _Tensor, *args: Any) -> _Tensor:
     ops = torch.ops._c10d_functional
-    # torch's tracing runs what has known values alone, of one element each: a copy, of which none is known
-    if all(type(size) is int and size == 1 for size in sent.shape):
-        sent = torch.empty(sent.shape, dtype=sent.dtype, device=sent.device).copy_(sent)
-    result: _Tensor = ops.wait_tensor.default(getattr(ops, name).default(sent, *args))
+    result: _Tensor = ops.wait_tensor.default(getattr(ops, name).default(_unfolded(sent), *args))
     return result
+
+
+def _exchanged(name: str, sent: list[_Tensor], out: list[_Tensor], given: dict[str, Any]) -> bool:
+    """Make a collective of lists, if just the elements of its tensors, in their order, are read and written."""
+    operation = _operation(given) if "reduce_op" in given else ""
+    if operation is None or not all(each.is_contiguous() for each in (*sent, *out)):
+        return False
+    root = given.get("root_rank", -1)
+    found = EXCHANGE(name, [_unfolded(each) for each in sent], out, operation, root, _group(given)[0])
+    arrived = [torch.ops._c10d_functional.wait_tensor.default(each) for each in found]
+    for each, part in zip(out, arrived, strict=False):  # a token goes nowhere
+        each.copy_(part)
+    return True
 
 
 def _all_reduce(given: dict[str, Any]) -> Any:
@@ -135,6 +154,31 @@ def _all_to_all_base(given: dict[str, Any]) -> Any:
     return _work()
 
 
+def _reduce(given: dict[str, Any]) -> Any:
+    tensors = given["tensors"]
+    return _work() if len(tensors) == 1 and _exchanged("reduce", tensors, tensors, given) else None
+
+
+def _scatter(given: dict[str, Any]) -> Any:
+    out, sent = given["output_tensors"], given["input_tensors"]
+    return (out, _work()) if _exchanged("scatter", [*itertools.chain(*sent)], out, given) else None
+
+
+def _gather(given: dict[str, Any]) -> Any:
+    out, sent = given["output_tensors"], given["input_tensors"]
+    return _work() if _exchanged("gather", sent, [*itertools.chain(*out)], given) else None
+
+
+def _reduce_scatter(given: dict[str, Any]) -> Any:
+    out, sent = given["output_tensors"], given["input_tensors"]
+    return (out, _work()) if len(out) == 1 and _exchanged("reduce_scatter", sent[0], out, given) else None
+
+
+def _all_to_all(given: dict[str, Any]) -> Any:
+    out, sent = given["output_tensors"], given["input_tensors"]
+    return (out, _work()) if _exchanged("all_to_all", sent, out, given) else None
+
+
 _FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "c10d::allreduce_": _all_reduce,
     "c10d::broadcast_": _broadcast,
@@ -142,4 +186,9 @@ _FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "c10d::allgather_": _all_gather,
     "c10d::_reduce_scatter_base_": _reduce_scatter_base,
     "c10d::alltoall_base_": _all_to_all_base,
+    "c10d::reduce_": _reduce,
+    "c10d::scatter_": _scatter,
+    "c10d::gather_": _gather,
+    "c10d::reduce_scatter_": _reduce_scatter,
+    "c10d::alltoall_": _all_to_all,
 }

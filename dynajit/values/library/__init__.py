@@ -31,6 +31,7 @@ from dynajit.values.tensors import (
     func_transforms,
     gradient_hooks,
     higher_order,
+    list_collectives,
     meshes,
     numpy_random,
     numpy_scalars,

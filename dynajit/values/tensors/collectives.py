@@ -91,7 +91,7 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     if _is_left_out(function, given):
         return _warn_left_out(function, tx)
     group = group_of(tx, function, given)
-    _not_coalesced(tx, function)
+    not_coalesced(tx, function)
     own = parts = given[call.writes]
     if call.writes == call.reads:
         parts = given[call.reads] = _in_memory_order(tx, own)
@@ -162,7 +162,7 @@ def _in_memory_order(tx: Tracer, tensor: Value) -> Value:
     return tx.torch_op("call_method", "permute", [tensor, *map(tx.from_real, order)], {})
 
 
-def _not_coalesced(tx: Tracer, function: types.FunctionType) -> None:
+def not_coalesced(tx: Tracer, function: types.FunctionType) -> None:
     """In a block whose collectives are made together at its end, they are nothing of the graph's."""
     module = sys.modules[C10D]
     blocks = AttrSource(AttrSource(ConstSource(module, C10D), "_world"), "_pg_coalesce_state")
@@ -222,10 +222,7 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
         return found
     if name == "all_gather_into_tensor":
         return [ConstVal(size)]
-    functional, distributed = sys.modules[MODULE], sys.modules["torch.distributed"]
-    op = _operation(tx, given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
-    if op is None:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with an operation that has no functional form")
+    op = operation_of(tx, function, given)
     if name == "all_reduce":
         return [op]
     if not given["input"].fake.dim() or given["input"].fake.shape[0] % size:
@@ -297,10 +294,26 @@ def finished_work(*tensors: torch.Tensor) -> Any:
     return make._create_work_from_future(future)
 
 
-def _operation(tx: Tracer, op: Value | None, names: dict[Any, str], default: Any) -> Value | None:
-    """The functional collectives' name of what reduces; None: they have none."""
-    real = default if op is None else real_of(tx, op)
-    return ConstVal(names[real]) if isinstance(real, type(default)) and real in names else None
+def operation_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Value:
+    """The functional collectives' name of what reduces."""
+    names, default = sys.modules[MODULE].REDUCE_OP_TO_STR, sys.modules["torch.distributed"].ReduceOp.SUM
+    real = real_of(tx, given["op"]) if "op" in given else default
+    if not isinstance(real, type(default)) or real not in names:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with an operation that has no functional form")
+    return ConstVal(names[real])
+
+
+def peer_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any, name: str) -> int:
+    """Another process's rank in the group: `name` is the argument with its rank among all processes."""
+    named = [(each, given[each]) for each in (name, f"group_{name}") if each in given]
+    known = [(each, real_of(tx, value)) for each, value in named]
+    found = [(each, rank) for each, rank in known if rank is not None]
+    if len(found) != 1:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with no other process, or with two")
+    ((each, rank),) = found
+    if each != name:
+        return int(rank)
+    return int(sys.modules["torch.distributed"].get_group_rank(group, rank))
 
 
 def _name_of(tx: Tracer, group: Value) -> str:

@@ -25,7 +25,7 @@ from dynajit.values.containers.sequence import ListVal
 from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors.collectives import C10D, WorkVal, group_of, name_of_call, real_of, sent_by
+from dynajit.values.tensors.collectives import C10D, WorkVal, group_of, name_of_call, peer_of, real_of, sent_by
 from dynajit.values.tensors.tensor import TensorVal
 
 _FUNCTIONS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -52,7 +52,7 @@ def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: 
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} over another backend than gloo")
     if not blocking and tx.seen.handles_outlive_graphs:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)}, which is waited for outside of the graph")
-    peer = _peer(tx, function, given, group)
+    peer = peer_of(tx, function, given, group, _FUNCTIONS[function.__name__])
     if blocking and peer == group.rank():
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} to or from this process itself")
     tag = real_of(tx, given["tag"]) if "tag" in given else 0
@@ -70,20 +70,6 @@ def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: 
 def _is_gloo(group: Any, sent: Value) -> bool:
     device = sent.fake.device
     return device.type == "cpu" and group._get_backend(device).name() == "gloo"
-
-
-def _peer(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> int:
-    """The other process's rank in the group."""
-    name = _FUNCTIONS[function.__name__]
-    named = [(each, given[each]) for each in (name, f"group_{name}") if each in given]
-    known = [(each, real_of(tx, value)) for each, value in named]
-    found = [(each, rank) for each, rank in known if rank is not None]
-    if len(found) != 1:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} with no other process, or with two")
-    ((each, rank),) = found
-    if each != name:
-        return int(rank)
-    return int(sys.modules["torch.distributed"].get_group_rank(group, rank))
 
 
 @models_of_named(C10D, "batch_isend_irecv")
