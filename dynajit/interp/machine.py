@@ -76,6 +76,8 @@ class Interpreter(Calls):
     making_wrapper = False
     #: whether a call was not traced, since it looks at the same as an earlier one
     calls_repeated = False
+    #: collectives that are put off
+    coalescing: Any = None
 
     def __init__(self, compile_id: str, seen: Seen | None = None, idle_budget: int = IDLE_START) -> None:
         self.compile_id = compile_id

@@ -88,6 +88,7 @@ class Tracer(Protocol):
     globals_written: dict[tuple[int, str], Any]
     # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
     open_levels: int
+    coalescing: Any  # `CoalescingBlock`, of tensors/coalescing.py, or None
     overrides: Any  # `Overrides`, of tensors/overrides.py
     entry_state: Any  # `EntryState`, of tensors/torch_state.py
     # whether the constructor of a tensor subclass that wraps tensors is being traced

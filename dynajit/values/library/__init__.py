@@ -24,6 +24,7 @@ from dynajit.values.library import (
 from dynajit.values.tensors import (
     autograd,
     checkpointing,
+    coalescing,
     collectives,
     distributions,
     dtensors,

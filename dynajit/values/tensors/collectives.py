@@ -87,34 +87,54 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     """
     importlib.import_module(MODULE)  # the operators' fakes
     given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    call = _WRITING[function.__name__]
     if _is_left_out(function, given):
         return _warn_left_out(function, tx)
     group = group_of(tx, function, given)
     not_coalesced(tx, function)
-    own = parts = given[call.writes]
-    if call.writes == call.reads:
-        parts = given[call.reads] = _in_memory_order(tx, own)
-    out = tx.unpack(parts) if function.__name__ == "all_gather" else [parts]
-    if not out:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} into no tensors")
-    sent = sent_by(tx, function, given[call.reads], out)
-    more = _more(tx, function, given, group)
-    ops = torch.ops._c10d_functional
-    with torch.no_grad():
-        whole = sent
-        if call.op == "all_gather_into_tensor" and not sent.fake.dim():  # gloo wants a dimension there
-            whole = tx.torch_op("call_method", "view", [sent, tx.from_real(1)], {})
-        found = tx.torch_op(
-            "call_function", getattr(ops, call.op).default, [whole, *more, ConstVal(group.group_name)], {}
-        )
-        found = tx.torch_op("call_function", ops.wait_tensor.default, [found], {})
-        _receive(tx, function, found, sent, out)
+    made = None
+    if tx.coalescing is None or not tx.coalescing.puts_off(tx, function, given, group):
+        made = exchange_of(tx, function, given, group)
+        _communicate(tx, function, made, group)
     warn = getattr(function, "__deprecated__", None)
     if warn is not None:
         warns_through(tx, _warns(function.__name__, warn), warn, FutureWarning)
     asynchronous = "async_op" in given and bool(real_of(tx, given["async_op"]))
-    return WorkVal(out if parts is own else [own]) if asynchronous else ConstVal(None)
+    return WorkVal(made.own) if asynchronous and made is not None else ConstVal(None)
+
+
+class Exchange(NamedTuple):
+    """A call's tensors: what is sent, and what is received into, in the order of the memory; the program's own of the
+    latter; and the operator's arguments between what is sent and the group."""
+
+    sent: Value
+    out: Sequence[Value]
+    own: Sequence[Value]
+    more: list[Value]
+
+
+def exchange_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> Exchange:
+    """What the call exchanges. Ends the graph where eager mode would refuse it, or warn."""
+    call = _WRITING[function.__name__]
+    own = parts = given[call.writes]
+    if call.writes == call.reads:
+        parts = _in_memory_order(tx, own)
+        given = {**given, call.reads: parts}
+    out = tx.unpack(parts) if function.__name__ == "all_gather" else [parts]
+    if not out:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} into no tensors")
+    sent = sent_by(tx, function, given[call.reads], out)
+    return Exchange(sent, out, out if parts is own else [own], _more(tx, function, given, group))
+
+
+def _communicate(tx: Tracer, function: types.FunctionType, made: Exchange, group: Any) -> None:
+    ops, name, whole = torch.ops._c10d_functional, _WRITING[function.__name__].op, made.sent
+    with torch.no_grad():
+        if name == "all_gather_into_tensor" and not whole.fake.dim():  # gloo wants a dimension there
+            whole = tx.torch_op("call_method", "view", [whole, tx.from_real(1)], {})
+        arguments = [whole, *made.more, ConstVal(group.group_name)]
+        found = tx.torch_op("call_function", getattr(ops, name).default, arguments, {})
+        found = tx.torch_op("call_function", ops.wait_tensor.default, [found], {})
+        receive(tx, function, found, made)
 
 
 def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Any:
@@ -230,11 +250,11 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
     return [op, ConstVal(size)]
 
 
-def _receive(tx: Tracer, function: types.FunctionType, found: Value, sent: Value, out: Sequence[Value]) -> None:
+def receive(tx: Tracer, function: types.FunctionType, found: Value, made: Exchange) -> None:
     """Copy what came into the program's tensors, which have to be of its shape: a copy would repeat a smaller one."""
-    parts, shape = [found], found.fake.shape
+    parts, shape, out = [found], found.fake.shape, made.out
     if function.__name__ == "all_gather":
-        shape = sent.fake.shape
+        shape = made.sent.fake.shape
         size = tx.new_tuple([tx.from_real(len(out)), *map(tx.from_real, shape)], torch.Size)
         parts = tx.unpack(tx.torch_op("call_method", "view", [found, size], {}))
     if len(parts) != len(out) or any(each.fake.shape != shape for each in out):

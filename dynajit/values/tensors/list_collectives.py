@@ -19,7 +19,6 @@ import torch
 from dynajit.graph.collective import MODULE
 from dynajit.graph.list_collectives import EXCHANGE
 from dynajit.report import breaks
-from dynajit.values.containers.sequence import ListVal
 from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -35,10 +34,9 @@ from dynajit.values.tensors.collectives import (
     real_of,
     sent_by,
 )
-from dynajit.values.tensors.tensor import TensorVal
 
 
-class _Function(NamedTuple):
+class _ListCall(NamedTuple):
     """A collective's arguments: what is sent, what is received, and the process to or from which it goes."""
 
     reads: str
@@ -47,11 +45,11 @@ class _Function(NamedTuple):
 
 
 _FUNCTIONS = {
-    "reduce": _Function("tensor", "tensor", "dst"),
-    "scatter": _Function("scatter_list", "tensor", "src"),
-    "gather": _Function("tensor", "gather_list", "dst"),
-    "reduce_scatter": _Function("input_list", "output"),
-    "all_to_all": _Function("input_tensor_list", "output_tensor_list"),
+    "reduce": _ListCall("tensor", "tensor", "dst"),
+    "scatter": _ListCall("scatter_list", "tensor", "src"),
+    "gather": _ListCall("tensor", "gather_list", "dst"),
+    "reduce_scatter": _ListCall("input_list", "output"),
+    "all_to_all": _ListCall("input_tensor_list", "output_tensor_list"),
 }
 
 
@@ -69,20 +67,10 @@ def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: 
         sent_by(tx, function, each, out)
     sent = [sent_by(tx, function, each, out) for each in parts]
     operation = _operation(tx, function, given)
+    more = [ConstVal(each) for each in (operation, root, group.group_name)]
     with torch.no_grad():
-        started = tx.torch_op(
-            "call_function",
-            EXCHANGE,
-            [
-                ConstVal(name),
-                tx.new_list(sent),
-                tx.new_list(out),
-                ConstVal(operation),
-                ConstVal(root),
-                ConstVal(group.group_name),
-            ],
-            {},
-        )
+        lists = [tx.new_list(sent), tx.new_list(out)]
+        started = tx.torch_op("call_function", EXCHANGE, [ConstVal(name), *lists, *more], {})
         wait = torch.ops._c10d_functional.wait_tensor.default
         found = [tx.torch_op("call_function", wait, [each], {}) for each in tx.unpack(started)]
         for each, part in zip(out, found, strict=False):  # a token goes nowhere
@@ -94,11 +82,13 @@ def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: 
 def _tensors(tx: Tracer, function: types.FunctionType, given: dict[str, Value], name: str) -> list[Value]:
     """The argument's tensors; none where the program gives None, as processes other than the root do."""
     value = given.get(name, ConstVal(None))
-    if name.endswith("list") and value.is_const() and value.const() is None:
+    if not name.endswith("list"):
+        return [value]
+    if value.is_const() and value.const() is None:
         return []
-    if not isinstance(value, ListVal if name.endswith("list") else TensorVal):
+    if value.py_type() is not list:
         raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} with {value.describe()} as {name}")
-    return tx.unpack(value) if isinstance(value, ListVal) else [value]
+    return tx.unpack(value)
 
 
 def _root(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> int:
