@@ -10,10 +10,11 @@ torch.compile are those that its backend got, of which its DDP optimizer makes s
 
 With `--gpus` each of so many processes has a GPU, and milliseconds are the clock's, until the GPU is done.
 
-The last table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks, in milliseconds of the clock.
-Its overlap is, in traces of the profiler's, the share of the time in which gradients are on their way in which a node
-of autograd's computes: it falls where backward is faster, and where it is fewer nodes. What is exposed are the
-milliseconds in which gradients are on their way after the last of these nodes: the slower rank's.
+The last table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks, a step of each compiler in
+turn, in milliseconds of the clock and of the process. Its overlap is, in traces of the profiler's, the share of the
+time in which gradients are on their way in which a node of autograd's computes: it falls where backward is faster, and
+where it is fewer nodes. What is exposed are the milliseconds in which gradients are on their way after the last of
+these nodes. Buckets that are sent early are sent before the last of these nodes ends, in the worst trace.
 """
 
 import datetime
@@ -26,7 +27,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import side_by_side as sbs
 import torch
@@ -159,49 +160,62 @@ def spans(events: list[Any]) -> list[tuple[float, float]]:
     return found
 
 
-def on_their_way(trace: Path) -> tuple[float, float]:
-    """The share of the time in which gradients are on their way in which a node of autograd's computes; and the
-    milliseconds in which they still are after the last of these nodes."""
+class Overlap(NamedTuple):
+    """What a trace of one backward pass shows.
+
+    share: of the time in which gradients are on their way, that in which a node of autograd's computes.
+    exposed: the milliseconds in which they still are after the last of these nodes.
+    early, buckets: the buckets that are sent before the last of these nodes ends, which no other program on the machine
+        changes; and all of them.
+    """
+
+    share: float
+    exposed: float
+    early: int
+    buckets: int
+
+
+def on_their_way(trace: Path) -> Overlap:
     events = [each for each in json.loads(trace.read_text())["traceEvents"] if each.get("ph") == "X"]
     sent = spans([each for each in events if each["name"] == "gloo:all_reduce"])
     nodes = spans([each for each in events if re.fullmatch(r"\w+Backward\d*", each["name"])])
+    calls = [each["ts"] for each in events if each["name"] == "c10d::allreduce_"]
     total = sum(end - begin for begin, end in sent)
     share = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sent for b in nodes) / total
-    return share, sum(max(0.0, end - max(begin, nodes[-1][1])) for begin, end in sent) / 1e3
+    exposed = sum(max(0.0, end - max(begin, nodes[-1][1])) for begin, end in sent) / 1e3
+    return Overlap(share, exposed, sum(ts < nodes[-1][1] for ts in calls), len(calls))
 
 
-def twelve_blocks(rank: int, folder: str, compiler: str) -> None:
-    """Milliseconds of a step of the last table's program, its overlap in some traces, and what is exposed."""
+def twelve_blocks(rank: int, folder: str, compilers: list[str]) -> None:
+    """The last table's program with each compiler, a step of each in turn, so that what else runs disturbs all alike:
+    the milliseconds of steps by the clock and of the process, and what traces show."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    found: dict[str, Any] = {}
     with group(rank, 2, f"{folder}/store"):
-        found = timed_and_traced(rank, folder, compiler)
+        made = {name: data_parallel(Counter(name).compile, blocks=12) for name in compilers}
+        optimizers = {name: torch.optim.SGD(module.parameters(), lr=0.05) for name, (module, _) in made.items()}
+        for number in range(3 * STEPS + TRACED):
+            for name, (_, call) in made.items():
+                times = found.setdefault(name, {"clock": [], "process": [], "traces": []})
+                traced = number >= 3 * STEPS
+                dist.barrier()
+                with torch.profiler.profile(activities=[_CPU]) if traced else nullcontext() as profile:
+                    begin, begin_process = time.perf_counter(), time.process_time()
+                    backward(call, number)
+                    if STEPS <= number < 3 * STEPS:
+                        times["clock"].append((time.perf_counter() - begin) * 1e3)
+                        times["process"].append((time.process_time() - begin_process) * 1e3)
+                if profile is not None:
+                    trace = Path(folder) / f"trace{rank}.json"
+                    profile.export_chrome_trace(str(trace))
+                    times["traces"].append(on_their_way(trace))
+                optimizers[name].step()
+                optimizers[name].zero_grad()
     torch.save(found, f"{folder}/{rank}.pt")
 
 
-def timed_and_traced(rank: int, folder: str, compiler: str) -> tuple[float, float, float]:
-    module, call = data_parallel(Counter(compiler).compile, blocks=12)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    times, shares = [], []
-    for number in range(3 * STEPS + TRACED):
-        traced = number >= 3 * STEPS
-        dist.barrier()
-        with (
-            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-            if traced
-            else nullcontext() as found
-        ):
-            begin = time.perf_counter()
-            backward(call, number)
-            times.append(time.perf_counter() - begin)
-        if found is not None:
-            trace = Path(folder) / f"trace{rank}.json"
-            found.export_chrome_trace(str(trace))
-            shares.append(on_their_way(trace))
-        optimizer.step()
-        optimizer.zero_grad()
-    share, exposed = (statistics.median(each) for each in zip(*shares, strict=True))
-    return statistics.median(times[STEPS : 3 * STEPS]) * 1e3, share, exposed
+_CPU = torch.profiler.ProfilerActivity.CPU
 
 
 def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
@@ -248,23 +262,29 @@ def main() -> None:
             "Gloo processes with a thread each, 20 steps. `difference`: the largest of losses, last gradients and "
             "parameters, relative to each tensor's largest number. `late`: compiled after the second step. `ms`: CPU "
             f"time of the process.\n\nTwo processes:\n\n{two}\n\nFour processes:\n\n{four}\n\n"
-            "DistributedDataParallel over two processes, 12 blocks, buckets of 1 MB. `ms`: by the clock. `overlap`: "
-            "the share of the time in which gradients are on their way in which a node of autograd's computes, of "
-            "rank 0's traces. `exposed ms`: in which they still are after the last of these nodes, of the slower "
-            f"rank.\n\n{last}"
+            "DistributedDataParallel over two processes, 12 blocks, buckets of 1 MB, a step of each compiler in turn; "
+            "medians. `ms`: by the clock, `CPU ms`: of the process, the slower rank's. `overlap`: the share of the "
+            "time in which gradients are on their way in which a node of autograd's computes. `exposed ms`: in which "
+            "they still are after the last of these nodes. `buckets sent early`: before that one ends, in the "
+            f"worst trace.\n\n{last}"
         )
         print("written:", sbs.save("distributed", "torch.distributed", body, how))
 
 
 def overlaps(compilers: list[str]) -> sbs.Table:
-    table = sbs.Table(["compiler", "ms", "overlap", "exposed ms"], "torch.compile")
+    table = sbs.Table(["compiler", "ms", "CPU ms", "overlap", "exposed ms", "buckets sent early"], "torch.compile")
     print("\n".join(table.lines))
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(twelve_blocks, (folder, list(compilers)), nprocs=2)
+        ranks = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]
     for compiler in compilers:
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(twelve_blocks, (folder, compiler), nprocs=2)
-            rows = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
-        slowest = [max(row[at] for row in rows) for at in (0, 2)]
-        print(table.add([compiler, f"{slowest[0]:.2f}", f"{rows[0][1]:.0%}", f"{slowest[1]:.2f}"]), flush=True)
+        rows = [rank[compiler] for rank in ranks]
+        slowest = [max(statistics.median(row[kind]) for row in rows) for kind in ("clock", "process")]
+        traces = [each for row in rows for each in row["traces"]]
+        share, exposed = (statistics.median(getattr(each, kind) for each in traces) for kind in ("share", "exposed"))
+        early = f"{min(each.early for each in traces)} of {traces[0].buckets}"
+        found = [*(f"{ms:.2f}" for ms in slowest), f"{share:.0%}", f"{exposed:.2f}", early]
+        print(table.add([compiler, *found]), flush=True)
     return table
 
 
