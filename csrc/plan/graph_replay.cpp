@@ -9,6 +9,7 @@
  * memory of their own. A call that does not fit gives NotImplemented. */
 #include "plan/graph_memory.h"
 #include "plan/plan_executor.h"
+#include "plan/python_entry.h"
 #include "python/heap_type.h"
 
 #include <algorithm>
@@ -621,14 +622,9 @@ struct ReplayObject {
 /* The GIL is held: changing nodes and launching belong together. */
 PyObject *replay_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    PyObject *result = nullptr;
     Py_INCREF(object);
-    try {
-        result = play(*reinterpret_cast<ReplayObject *>(object)->replay, args, PyVectorcall_NARGS(nargsf));
-    }
-    catch (...) {
-        translate_exception();
-    }
+    PyObject *result = enter_from_python(
+        [&] { return play(*reinterpret_cast<ReplayObject *>(object)->replay, args, PyVectorcall_NARGS(nargsf)); });
     Py_DECREF(object);
     return result;
 }

@@ -7,6 +7,7 @@
 
 #include "call/call.h"
 #include "plan/plan_run.h"
+#include "plan/python_entry.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -130,7 +131,7 @@ PyObject *call_giving(PyObject *, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!|n:call_giving", &callable, &PyList_Type, &list, &returned)) {
         return nullptr;
     }
-    try {
+    return enter_from_python([&]() -> PyObject * {
         Values given;
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
             given.emplace_back(PyList_GET_ITEM(list, i));
@@ -149,11 +150,7 @@ PyObject *call_giving(PyObject *, PyObject *args)
             PyTuple_SET_ITEM(found, static_cast<Py_ssize_t>(i), results[i].wrap());
         }
         return found;
-    }
-    catch (...) {
-        translate_exception();
-    }
-    return nullptr;
+    });
 }
 
 PyMethodDef methods[] = {

@@ -4,6 +4,7 @@
  * One more kind of step: a struct in plan_executor.h, a case in `add_step`, an operator() of the executor. */
 #include "plan/memory_pool.h"
 #include "plan/plan_executor.h"
+#include "plan/python_entry.h"
 #include "python/heap_type.h"
 
 #include <torch/csrc/Device.h>
@@ -331,9 +332,8 @@ PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, 
         PyErr_SetString(PyExc_TypeError, "a plan takes no keyword arguments");
         return nullptr;
     }
-    PyObject *result = nullptr;
     Py_INCREF(object);
-    try {
+    PyObject *result = enter_from_python([&] {
         Run run(*reinterpret_cast<ExecutorObject *>(object)->plan);
         run.holds_gil = true;
         set_inputs(run, args, PyVectorcall_NARGS(nargsf));
@@ -341,11 +341,8 @@ PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, 
             GilReleased released;
             execute(run);
         }
-        result = wrap_outputs(run);
-    }
-    catch (...) {
-        translate_exception();
-    }
+        return wrap_outputs(run);
+    });
     Py_DECREF(object);
     return result;
 }

@@ -4,6 +4,7 @@
  * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that return no
  * alias of an input, and write none but by themselves; torch's own wrapper does the others. Where the backward pass is to
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
+#include "plan/python_entry.h"
 #include "plan/training_results.h"
 
 #include <numeric>
@@ -306,13 +307,7 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
             }
         }
     }
-    try {
-        return call(self, args, n_args);
-    }
-    catch (...) {
-        dynajit::translate_exception();
-    }
-    return nullptr;
+    return dynajit::enter_from_python([&] { return call(self, args, n_args); });
 }
 
 /* ---- building ---- */

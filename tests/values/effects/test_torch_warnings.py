@@ -48,3 +48,21 @@ def test_each_call_warns_where_torch_always_warns(name: str, backend: str) -> No
     assert [_texts(compiled) for _ in range(3)] == [expected] * 3
     torch.set_warn_always(False)
     assert _texts(compiled) == _texts(function)
+
+
+def _by_a_kernel(x: torch.Tensor) -> torch.Tensor:
+    return torch.searchsorted(x[0] + 1, x.detach().t(), side="right") + x.sin()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_kernels_that_generated_code_calls_warn_through_python(gradients: bool) -> None:
+    """The fake kernel says nothing."""
+    compiled = dynajit.compile(_by_a_kernel, fullgraph=True)
+    torch.set_warn_always(True)
+    for _ in range(2):
+        for function in (_by_a_kernel, compiled):
+            with pytest.warns(UserWarning, match="non-contiguous"):
+                function(torch.ones(3, 3, requires_grad=gradients))
+            with warnings.catch_warnings(), pytest.raises(UserWarning, match="non-contiguous"):
+                warnings.simplefilter("error")
+                function(torch.ones(3, 3, requires_grad=gradients))
