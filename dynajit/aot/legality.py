@@ -461,6 +461,21 @@ def _writes_out_over(graph: GraphFacts) -> bool:
     return False
 
 
+def _computes_as_out(graph: GraphFacts) -> bool:
+    """Whether what eager computes depends on what `out=` is like: sums are added up in its dtype, random numbers drawn
+    in the order of its memory. Pointwise operations compute alike and convert what they store."""
+    return any(is_drawn(node) or _is_of_own_dtype(node, outs) for node, outs in graph.outs.items())
+
+
+def _is_of_own_dtype(node: Node, outs: Sequence[Node]) -> bool:
+    if facts(node.target).pointwise:
+        return False
+    given = {getattr(value_of(part), "dtype", None) for part in node.all_input_nodes if part not in outs}
+    dtypes = {value_of(out).dtype for out in outs} - given
+    # integers wrap around alike, whenever they are made narrower
+    return any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+
+
 # ---- what only eager's own nodes of autograd do
 
 
@@ -577,6 +592,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
     Reason("data", "a result is the .data of a tensor seen outside, where writes to it are not counted", _gives_data),
     Reason("relaid_input", "it gives an input another layout", _relays_inputs),
     Reason("out_view", "it writes its result, by out=, to a view of an input or over an operand", _writes_out_over),
+    Reason("out_dtype", "an operation computes in the dtype, or draws in the order, of its out=", _computes_as_out),
     Reason("hooked_result", "a result has a hook on its gradient, whose outcome the program may see", _hooks_results),
     Reason(
         "views_without_gradients",

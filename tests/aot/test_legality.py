@@ -73,6 +73,10 @@ def _out_view(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def _out_dtype(x: torch.Tensor) -> torch.Tensor:
+    return torch.sum(x, 1, out=torch.empty(x.shape[:1], dtype=torch.float64))
+
+
 def _hooked_result(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     y.register_hook(lambda gradient: gradient * 2)
@@ -171,6 +175,7 @@ TRACING: dict[str, Program] = {
     "data": (lambda x: (x.data, x * 2), _leaf),
     "relaid_input": (lambda x: x.unsqueeze_(0).add_(1), _x),
     "out_view": (_out_view, _x),
+    "out_dtype": (_out_dtype, _x),
     "hooked_result": (_hooked_result, _leaf),
     "views_without_gradients": (_views_without_gradients, _leaf),
     "leaves": (lambda x: x * torch.ones(4, requires_grad=True), _x),
