@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dynajit.graph.unused_calls import refused_calls
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.report import breaks
@@ -53,7 +54,11 @@ def settle(tx: Interpreter, outputs: Iterable[Any]) -> None:
         Retrace: another trace is to be made.
     """
     _keep_in_order(tx)
-    if not tx.seen.choices_are_views and need_views(tx.graph, [value.node for value in outputs]):
+    nodes = [value.node for value in outputs]
+    if found := refused_calls(tx.graph.graph, nodes) - tx.seen.refused:
+        tx.seen.refused |= found
+        raise Retrace
+    if not tx.seen.choices_are_views and need_views(tx.graph, nodes):
         tx.seen.choices_are_views = True
         raise Retrace
 

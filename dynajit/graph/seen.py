@@ -105,6 +105,8 @@ class Seen:
         self.first_calls: list[str] = []
         #: what has Python code that shares what is written with the program around it, so a call ends the graph
         self.out_of_order: set[Any] = set()
+        #: calls, as `unused_calls.call_of` names them, that nothing needs and that were found to raise
+        self.refused: set[tuple[Any, str]] = set()
 
     def expect(self, source: Source) -> None:
         """The number or text there is going to vary: a loop's counter, or what was symbolic before a break."""

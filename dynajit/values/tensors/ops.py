@@ -27,6 +27,7 @@ from torch.utils._device import _device_constructors
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.meta import note, notes
 from dynajit.graph.opaque import OPAQUE
+from dynajit.graph.unused_calls import call_of
 from dynajit.nested import leaves_in, map_leaves, tensors_in
 from dynajit.op_facts import facts, starts_collective, written_arguments
 from dynajit.report import breaks
@@ -182,6 +183,8 @@ class _Operation:
         self.tx.graph.mode.looked_at_values = self.tx.graph.mode.made_numbers = False
         self._keep_layouts()
         args, kwargs = self.fakes
+        if self.tx.seen.refused and call_of(self.target, args, kwargs) in self.tx.seen.refused:
+            raise GraphBreak(breaks.OP_RAISES, self.name)
         with unwarned() as warned:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
