@@ -43,7 +43,7 @@ def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
 
 def refused_calls(graph: fx.Graph, results: Iterable[fx.Node]) -> set[tuple[Any, str]]:
     """The calls that nothing needs and whose kernels refuse their arguments, as `call_of` names them."""
-    acting = (node for node in graph.nodes if notes(node).changes or notes(node).may_raise)
+    acting = (node for node in graph.nodes if notes(node).may_raise or (notes(node).changes and not _only_draws(node)))
     used = {*reached([*results, *acting], lambda node: node.all_input_nodes)}
     unused = [node for node in graph.nodes if node not in used and node.op.startswith("call")]
     if not unused or any("autocast" in str(node.target) for node in graph.nodes):
@@ -51,9 +51,13 @@ def refused_calls(graph: fx.Graph, results: Iterable[fx.Node]) -> set[tuple[Any,
     return {found for node in unused if (found := _refused(node)) is not None}
 
 
+def _only_draws(node: fx.Node) -> bool:
+    return facts(node.target).draws and not notes(node).writes
+
+
 def _refused(node: fx.Node) -> tuple[Any, str] | None:
     told, values = facts(node.target), [value_of(each) for each in (node, *node.all_input_nodes)]
-    if not told.known or told.draws or told.is_view or told.communicates or not all(map(_is_askable, values)):
+    if not told.known or told.is_view or told.communicates or not all(map(_is_askable, values)):
         return None
     name = str(getattr(node.target, "__name__", node.target))
     if name.startswith(_TRUSTING) or any(_tells_places(value_of(each)) for each in node.all_input_nodes):
@@ -62,7 +66,8 @@ def _refused(node: fx.Node) -> tuple[Any, str] | None:
         (node.args, node.kwargs), lambda part: value_of(part) if isinstance(part, fx.Node) else part
     )
     args, kwargs = _with_fakes(_ones_like, arguments)
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), unwarned():
+    kept = torch.random.fork_rng(devices=[], enabled=told.draws)
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), unwarned(), kept:
         try:
             _C.call_eager(run_target, (node.op, node.target, args, kwargs))
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]

@@ -27,8 +27,13 @@ def _method(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def _drawing(x: torch.Tensor) -> torch.Tensor:
+    torch.nn.functional.fractional_max_pool2d(x.view(1, 2, 2), 1, output_size=1, _random_samples=torch.zeros(0, 1, 2))
+    return x + torch.rand(4)
+
+
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
-@pytest.mark.parametrize("function", [_unused, _graph_without_results, _method])
+@pytest.mark.parametrize("function", [_unused, _graph_without_results, _method, _drawing])
 def test_it_raises_as_in_eager(function: Callable[[torch.Tensor], Any], backend: str) -> None:
     x, compiled = torch.arange(4.0), dynajit.compile(function, backend=backend)
     with pytest.raises(RuntimeError) as eager:
@@ -57,6 +62,7 @@ def test_what_is_accepted_is_dropped() -> None:
         torch.linalg.cholesky_ex(x.view(2, 2))
         torch.zeros(1 << 20)
         torch.gather(x, 0, x.long())
+        torch.rand_like(x)
         return x + 1
 
     assert_same(dropped, torch.arange(4.0), graphs=1, breaks=0)
