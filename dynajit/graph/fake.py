@@ -26,7 +26,7 @@ from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, is_wait
 from dynajit.optimizer_steps import STEPS
 from dynajit.process_state import changed
-from dynajit.torch_warnings import unwarned
+from dynajit.torch_warnings import program_warns_always, unwarned
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
@@ -80,7 +80,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
-        self._known: dict[tuple[Any, ...], KnownResult | None] | None = {} if config.share_layers else None
+        always = program_warns_always()  # what is remembered of an operation is its result, not what it warned of
+        self.cache_enabled = self.cache_enabled and not always
+        shares = config.share_layers and not always
+        self._known: dict[tuple[Any, ...], KnownResult | None] | None = {} if shares else None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -50,6 +50,19 @@ def test_each_call_warns_where_torch_always_warns(name: str, backend: str) -> No
     assert _texts(compiled) == _texts(function)
 
 
+def test_captures_after_the_first_hear_what_an_operation_warns_of() -> None:
+    torch.set_warn_always(True)
+    expected = _texts(_twice)
+    assert len(expected) == 2
+    for _ in range(2):
+        dynajit.reset()
+        assert _texts(dynajit.compile(_twice, backend="codegen")) == expected
+
+
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return torch.cholesky(torch.cholesky(x * torch.eye(3)))
+
+
 def _by_a_kernel(x: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(x[0] + 1, x.detach().t(), side="right") + x.sin()
 
