@@ -2,9 +2,10 @@
 
 Four ways of calling are compared: `forward` (results in value, dtype, shape, strides, aliasing of inputs; arguments
 unchanged), `inplace` (result and the argument written to), `backward` (the gradients of every floating argument) and
-`over_break` (results kept over a graph break, in each grad mode). A call made again must compile nothing.
+`over_break` (results kept over a graph break, in each grad mode); `operators_calls.py` has further ones. A call made
+again must compile nothing.
 A floating result may differ from eager's by rounding; where it differs by more it must be at least as close to the
-float64 result as eager's is. One more way of calling: a function beside `forward`, and its line in `VARIANTS`.
+float64 result as eager's is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One sample of one operator. `metadata_only`: values are unspecified (`empty`)."""
+    """One sample of one operator. `metadata_only`: values are unspecified (`empty`). `supports_out`: it takes
+    `out=`."""
 
     op: Callable[..., Any]
     inplace: Callable[..., Any] | None
@@ -59,6 +61,7 @@ class Case:
     differentiable: bool
     metadata_only: bool
     backend: str
+    supports_out: bool = False
 
 
 def copy_of(value: Any) -> Any:
@@ -400,19 +403,3 @@ def over_break(case: Case) -> str | Finding:
         if seen:
             return captured_again(seen)
     return ""
-
-
-VARIANTS: dict[str, Callable[[Case], str | Finding]] = {
-    "forward": forward,
-    "inplace": inplace,
-    "backward": backward,
-    "over_break": over_break,
-}
-
-
-def findings(case: Case, variant: str) -> Finding | None:
-    """What is wrong with one way of calling; None if nothing. Raises Skip."""
-    found = VARIANTS[variant](case)
-    if isinstance(found, Finding):
-        return Finding(variant, found.kind, found.detail)
-    return Finding(variant, "wrong", found) if found else None

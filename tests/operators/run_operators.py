@@ -29,7 +29,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch  # noqa: E402
-from operators_compare import VARIANTS, Case, Skip, findings  # noqa: E402
+from operators_calls import VARIANTS, findings  # noqa: E402
+from operators_compare import Case, Skip  # noqa: E402
 from operators_known import METADATA_ONLY, reason_for  # noqa: E402
 from operators_workers import Outcome, State, Unit, run_units  # noqa: E402
 from torch.testing._internal import common_methods_invocations  # noqa: E402
@@ -87,11 +88,21 @@ def run_operator(
             outcome.skipped[f"no samples: {type(error).__name__}"] += 1
             continue
         for place, sample in chosen(samples, limit):
-            case = Case(op.op, op.inplace_variant, sample, differentiable, op.name in METADATA_ONLY, backend)
             for variant in variants:
-                _compare(outcome, case, variant, _short(dtype), place)
+                if variant != "raises":
+                    _compare(outcome, case_of(op, sample, differentiable, backend), variant, _short(dtype), place)
+        if "raises" in variants and dtype is torch.float32 and op.error_inputs_func is not None:
+            refused = [error.sample_input for error in op.error_inputs(device)]
+            for place, sample in chosen(refused, limit):
+                _compare(outcome, case_of(op, sample, False, backend), "raises", _short(dtype), place)
     outcome.seconds = time.monotonic() - start
     return outcome
+
+
+def case_of(op: Any, sample: Any, differentiable: bool, backend: str) -> Case:
+    """A sample of an operator of the database."""
+    unspecified = op.name in METADATA_ONLY
+    return Case(op.op, op.inplace_variant, sample, differentiable, unspecified, backend, op.supports_out)
 
 
 def _short(dtype: torch.dtype) -> str:
