@@ -22,8 +22,8 @@ from dynajit.nested import reached
 from dynajit.op_facts import facts
 from dynajit.torch_warnings import unwarned
 
-# Torch is asked about tensors of so many elements at most.
-_FEW = 1 << 14
+# Torch is asked about tensors of so many elements at most: it computes with them.
+_FEW = 1 << 20
 # How the names begin of kernels that trust what they are told: what has not been looked at may end the process.
 _TRUSTING = ("_", "mkldnn_")
 

@@ -60,7 +60,7 @@ def test_what_is_accepted_is_dropped() -> None:
     def dropped(x: torch.Tensor) -> torch.Tensor:
         torch.bucketize(x, x)
         torch.linalg.cholesky_ex(x.view(2, 2))
-        torch.zeros(1 << 20)
+        torch.zeros(1 << 21)
         torch.gather(x, 0, x.long())
         torch.rand_like(x)
         return x + 1
