@@ -1,5 +1,6 @@
 """Tools around the compiler: run a program compiled, report on it, look after the machine and the cache.
 
+  python -m dynajit demo                               small programs, eager and compiled: right, and how fast
   python -m dynajit run -c step train.py --epochs 3    run train.py, with its function `step` compiled
   python -m dynajit explain -c step train.py           the same, then report graphs, breaks, guards and kernels
   python -m dynajit survey model.py:make               is your program right, what breaks, recompiles or is slow
@@ -34,6 +35,7 @@ from dynajit import exported as exporting
 from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends, lookup_backend
 from dynajit.config import config
+from dynajit.demo import demo as demonstrated
 from dynajit.exc import ArtifactError, ConfigError, DynajitError
 from dynajit.replacing import as_torch_compile
 from dynajit.report import records
@@ -72,6 +74,19 @@ def doctor(arguments: list[str]) -> int:
     print("\n".join(f"  {line}" for line in config.describe().splitlines()))
     print("a program   python -m dynajit survey FILE.py:FUNCTION says if it is right, what breaks and what is slow")
     return 0 if fine else 1
+
+
+def demo(arguments: list[str]) -> int:
+    """Run small programs eagerly and compiled: is each right, its graphs and breaks, seconds to the first result,
+    milliseconds a call. Exit status 1 where one is wrong."""
+    parser = _parser("demo", demo)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for timing one program, about; 0 measures none")
+    right = True
+    for line, report in demonstrated(parser.parse_args(arguments).seconds):
+        print(line, flush=True)
+        right = right and (report is None or report.right is True)
+    print("your own: python -m dynajit survey FILE.py:FUNCTION")
+    return 0 if right else 1
 
 
 def explain(arguments: list[str]) -> int:
@@ -438,6 +453,7 @@ def check_backend(arguments: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": doctor,
+    "demo": demo,
     "explain": explain,
     "run": run,
     "survey": survey,

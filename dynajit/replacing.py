@@ -16,7 +16,7 @@ import torch
 
 from dynajit import api
 from dynajit.backends import codegen
-from dynajit.backends.registry import list_backends
+from dynajit.backends.registry import instead_of, list_backends
 from dynajit.capture.stance import set_stance
 from dynajit.exc import ConfigError
 from dynajit.interp import marks
@@ -52,9 +52,10 @@ def _compile(
     if backend is None or (isinstance(backend, str) and backend in _OWN):
         backend = "codegen"
     if backend == "codegen" and isinstance(options, dict):
-        for name in options.keys() - set(_OPTIONS):
+        theirs = {name for name in options.keys() - set(_OPTIONS) if instead_of(name)}
+        for name in theirs:
             _pass_over(f"the option {name}")
-        options = {name: value for name, value in options.items() if name in _OPTIONS} or None
+        options = {name: value for name, value in options.items() if name not in theirs} or None
     return api.compile(model, backend=backend, options=options, **same)
 
 

@@ -6,10 +6,12 @@ torch runs. One more difference: a function here, named for what it does.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import linecache
 import logging
+import pathlib
 import sys
 import threading
 import types
@@ -593,3 +595,25 @@ def has_onnx_form(target: Any) -> bool:
     """Whether torch's ONNX exporter has a rule for the ATen operator, or torch takes it apart before that."""
     names = (target.name(), str(target), str(target.overloadpacket))
     return not _onnx_names().isdisjoint(names) or target in torch._decomp.decomposition_table
+
+
+@functools.cache
+def inductor_options() -> frozenset[str]:
+    """Names of the options of torch.compile's own compiler. They are read from its source: it is not imported."""
+
+    classes: dict[str, list[ast.stmt]] = {}
+
+    def assigned(statements: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+        for statement in statements:
+            if isinstance(statement, ast.ClassDef):
+                inherited = [each for base in statement.bases for each in classes.get(ast.unparse(base), [])]
+                classes[statement.name] = [*inherited, *statement.body]
+                yield from assigned(classes[statement.name], f"{prefix}{statement.name}.")
+            elif isinstance(statement, ast.If):
+                yield from assigned([*statement.body, *statement.orelse], prefix)
+            elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                yield from (f"{prefix}{target.id}" for target in targets if isinstance(target, ast.Name))
+
+    source = pathlib.Path(torch.__file__).parent / "_inductor" / "config.py"
+    return frozenset(assigned(ast.parse(source.read_text()).body))

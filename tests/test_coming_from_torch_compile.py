@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.backends.registry import _INSTEAD
+from dynajit.backends.registry import _INSTEAD, instead_of
 from dynajit.exc import ConfigError
 from dynajit.report.logs import ARTIFACTS
 
@@ -28,7 +28,8 @@ NOT_FOR_USERS = {"custom_format_test_artifact"}
 ASK = """
 import json, torch, torch._inductor, torch._logging._internal as logging
 known = logging.log_registry
-print(json.dumps([[*torch._inductor.list_mode_options()], [*known.artifact_names, *known.log_alias_to_log_qnames]]))
+print(json.dumps([[*torch._inductor.list_mode_options()], [*known.artifact_names, *known.log_alias_to_log_qnames],
+                  torch._inductor.list_options()]))
 """
 
 
@@ -73,9 +74,15 @@ def test_logs_that_take_their_place_are_ours() -> None:
 
 
 def test_options_of_inductors_are_answered_with_what_takes_their_place() -> None:
-    for name in _INSTEAD:
-        with pytest.raises(ConfigError, match=re.escape(name)):
+    for name, instead in {**_INSTEAD, "epilogue_fusion": "an option of Inductor's that means nothing here"}.items():
+        with pytest.raises(ConfigError, match=re.escape(f"unknown option {name!r}: {instead}")):
             dynajit.compile(lambda x: x, options={name: True})
+
+
+def test_every_option_of_inductors_is_known_as_such(modes_and_logs: list[list[str]]) -> None:
+    real = {name for name in modes_and_logs[2] if name != "TYPE_CHECKING"}
+    assert len(real) > 300 and [name for name in real if not instead_of(name)] == []
+    assert instead_of("epilogue_fusing") == instead_of(3) == ""
 
 
 def test_a_mode_that_is_only_torchs_is_passed_over() -> None:

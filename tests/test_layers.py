@@ -23,7 +23,7 @@ FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "kept", "capture", "api"]
 TOP += ["bisection_front", "bisection", "script", "replacing", "exported"]
-TOOLS = ["outcomes", "survey", "testing", "backend_contract", "__main__"]
+TOOLS = ["outcomes", "survey", "demo", "testing", "backend_contract", "__main__"]
 
 
 def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The package's face and its tools see everything.
     **{
         face: {*BASE, *FRONT, *BACK, "aot", *TOP, *TOOLS, "__init__"}
-        for face in ("bisection_front", "bisection", "survey", "testing", "backend_contract", "__main__", "__init__")
+        for face in ("bisection_front", "bisection", *TOOLS[1:], "__init__")
     },
 }
 

@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from dynajit import __main__ as cli
 from dynajit.config import config
+from dynajit.demo import PROGRAMS
 from dynajit.report import records
 from dynajit.runtime import store
 
@@ -22,6 +25,22 @@ def test_doctor_without_a_compiler_says_so(capsys: pytest.CaptureFixture[str]) -
     with config.patch(compiler="/nowhere/cc"):
         assert cli.main(["doctor"]) == 1
     assert "/nowhere/cc: not found" in capsys.readouterr().out
+
+
+def test_demo_has_a_line_for_each_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--seconds", "0"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[-4] for line in out.splitlines()[1:-1]] == ["yes"] * len(PROGRAMS)
+
+
+def test_demo_fails_where_a_program_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared() -> tuple[Any, tuple[Any, ...]]:
+        """counts its calls in what both sides share"""
+        calls: list[int] = []
+        return (lambda x: calls.append(0) or x + len(calls)), (torch.ones(2),)
+
+    monkeypatch.setattr("dynajit.demo.PROGRAMS", (shared,))
+    assert cli.main(["demo", "--seconds", "0"]) == 1
 
 
 def test_explain_runs_the_script_and_reports_even_when_it_fails(

@@ -74,6 +74,11 @@ def test_options_of_inductor() -> None:
     assert made.key.choices.settings["options"] == {"max_autotune": True}
 
 
+def test_options_that_nobody_has() -> None:
+    with dynajit.as_torch_compile(), pytest.raises(ConfigError, match="'max_autotun': did you mean max_autotune"):
+        torch.compile(lambda x: x, options={"max_autotun": True})
+
+
 def test_arguments_without_a_meaning_here() -> None:
     with dynajit.as_torch_compile(), pytest.warns(UserWarning, match="the argument isolate_recompiles means nothing"):
         torch.compile(lambda x: x, isolate_recompiles=True)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 
 from dynajit.exc import ConfigError
 from dynajit.locks import process_lock
+from dynajit.torch_compat import inductor_options
 
 Backend = Callable[..., Callable[..., Any]]
 _B = TypeVar("_B", bound=Backend)
@@ -110,15 +111,19 @@ _INSTEAD = {
     "compile_threads": "dynajit.config.compile_workers",
     "fx_graph_cache": "kernels are kept in dynajit.config.cache_dir",
     "force_disable_caches": "kernels are kept in dynajit.config.cache_dir",
-    "trace.enabled": "dynajit.config.debug writes such a folder",
+    **dict.fromkeys(("trace.enabled", "debug"), "dynajit.config.debug writes such a folder"),
+    "fallback_random": "random numbers are always eager's; leave it out",
     **dict.fromkeys(("pre_grad_custom_pass", "joint_custom_pre_pass"), "pre_passes, a list, or register_pattern"),
     **dict.fromkeys(("post_grad_custom_pre_pass", "post_grad_custom_post_pass"), "post_passes, a list"),
-    **dict.fromkeys(("coordinate_descent_tuning", "epilogue_fusion", "shape_padding", "allow_buffer_reuse"), _NOTHING),
-    **dict.fromkeys(("aggressive_fusion", "layout_optimization", "cpp_wrapper", "combo_kernels"), _NOTHING),
 }
 
 # options that take functions which change graphs
 USER_PASSES = ("pre_passes", "post_passes")
+
+
+def instead_of(option: Any) -> str:
+    """What takes the place of an option of Inductor's, or that nothing does; empty if it is none of Inductor's."""
+    return _INSTEAD.get(option, _NOTHING if option in inductor_options() else "")
 
 
 def check_options(
@@ -128,7 +133,7 @@ def check_options(
     gives them. `also` are names that the message lists with the others."""
     for name, value in options.items():
         if name not in known:
-            raise ConfigError.unknown("option", name, [*known, *also], _INSTEAD.get(name, ""))
+            raise ConfigError.unknown("option", name, [*known, *also], instead_of(name))
         if name in USER_PASSES:
             if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
                 raise ConfigError(f"options: {name} takes a list of functions of a torch.fx.Graph, not {value!r}")
