@@ -334,9 +334,9 @@ def _int8_dynamic(compile: Compile) -> Made:
 
 @client("torchao", "int4 weights")
 def _int4(compile: Compile) -> Made:
-    from torchao.quantization import Int4WeightOnlyConfig
+    from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig  # the one for CPUs
 
-    return _quantised(compile, Int4WeightOnlyConfig(group_size=32, int4_packing_format="opaque"))
+    return _quantised(compile, PrototypeInt4WeightOnlyConfig(group_size=32, set_inductor_config=False))
 
 
 @client("torchao", "fp8 weights")
@@ -365,11 +365,13 @@ def _quantised(compile: Compile, config: Any) -> Made:
 
 @client("torchao", "quantisation-aware training")
 def _qat(compile: Compile) -> Made:
-    from torchao.quantization import Int8DynamicActivationInt4WeightConfig, quantize_
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
     from torchao.quantization.qat import QATConfig
 
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
-    quantize_(model, QATConfig(Int8DynamicActivationInt4WeightConfig(group_size=32), step="prepare"))
+    base = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32))
+    quantize_(model, QATConfig(base, step="prepare"))
     run, x = compile(model), torch.randn(16, 64)
     return training(model, lambda: run(x).square().mean())
 

@@ -27,6 +27,9 @@ _CHANGING = frozenset(
     + ("setdefault", "appendleft", "extendleft", "popleft", "rotate", "difference_update", "intersection_update")
     + ("symmetric_difference_update", "move_to_end", "subtract", "next", "send", "set", "reset", "write", "fill", "put")
 )
+#: of these, what takes another object's items, which changes that one if it is an iterator
+_ITERATING = frozenset(("extend", "extendleft", "update", "difference_update", "intersection_update"))
+_ITERATING |= {"symmetric_difference_update", "next", "send"}
 #: what writes, or reads, attributes and variables that strings name
 _WRITES_BY_NAME = frozenset(("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"))
 _BY_NAME = _WRITES_BY_NAME | {"getattr", "hasattr", "__getattribute__", "attrgetter"}
@@ -68,23 +71,21 @@ class SharedState:
         numbers of the graph, or what nobody else sees, such as the `ctx` that a backward gets."""
         self.reads.update(code.co_freevars)
         instructions = [*dis.get_instructions(code)]
-        own -= {instr.argval for instr in instructions if instr.opname == "STORE_FAST"}
+        made = _made_here(code, instructions)
+        own -= {variable for instr in instructions for variable in _stored(instr)}
         filled = own | {*code.co_varnames[:1]} if code.co_name == "__init__" else own
-        base = ""
-        for instr in instructions:
+        for instr, pushed in _with_operands(instructions):
             name, kind = instr.opname, instr.argval
-            if instr.opcode in dis.hasname and not (name in ("LOAD_ATTR", "LOAD_METHOD") and base in own):
+            base = pushed[-1:]  # at most one; what is not known is nobody's own
+            if instr.opcode in dis.hasname and not (name in ("LOAD_ATTR", "LOAD_METHOD") and not own.isdisjoint(base)):
                 self.reads.add(kind)
             if (
                 name in ("STORE_GLOBAL", "DELETE_GLOBAL")
-                or (name in ("STORE_ATTR", "DELETE_ATTR") and base not in filled)
+                or (name in ("STORE_ATTR", "DELETE_ATTR") and filled.isdisjoint(base))
                 or (name in ("STORE_DEREF", "DELETE_DEREF") and kind in code.co_freevars)
             ):
                 self.writes.add(kind)
-            base = kind if name.startswith("LOAD_FAST") else ""
-            in_place = name == "BINARY_OP" and instr.argrepr.endswith("=")
-            self.changes |= in_place or name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
-        self.changes |= not _CHANGING.isdisjoint(code.co_names)
+            self.changes |= _changes(instr, pushed, made)
         if not _BY_NAME.isdisjoint(code.co_names):
             names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
             self.reads |= names
@@ -98,6 +99,68 @@ class SharedState:
     def has_effects(self) -> bool:
         """Whether it changes something that outlives it."""
         return bool(self.writes) or (self.changes and bool(self.objects))
+
+
+def _stored(instr: dis.Instruction) -> tuple[str, ...]:
+    """The local variables that an instruction sets; CPython 3.13 has some that set two, or set one and load another."""
+    if not instr.opname.startswith("STORE_FAST"):
+        return ()
+    names = (instr.argval,) if isinstance(instr.argval, str) else instr.argval
+    return names[:1] if instr.opname == "STORE_FAST_LOAD_FAST" else names
+
+
+def _is_in_place(instr: dis.Instruction) -> bool:
+    return instr.opname == "BINARY_OP" and instr.argrepr.endswith("=")
+
+
+def _with_operands(instructions: Iterable[dis.Instruction]) -> Iterator[tuple[dis.Instruction, list[str | None]]]:
+    """Each instruction with what was pushed just before it: local variables by name, None for a constant. Only as far
+    back as nothing else comes between, nor a jump to there."""
+    pushed: list[str | None] = []
+    for instr in instructions:
+        if instr.is_jump_target:
+            pushed = []
+        yield instr, pushed
+        if instr.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            pushed = [*pushed, None]
+        elif instr.opname.startswith("LOAD_FAST") and instr.opname != "LOAD_FAST_AND_CLEAR":
+            pushed = [*pushed, *((instr.argval,) if isinstance(instr.argval, str) else instr.argval)]
+        else:
+            pushed = []
+
+
+def _changes(instr: dis.Instruction, pushed: list[str | None], made: set[str | None]) -> bool:
+    """Whether it may change an object that is not `made` here. `pushed`: see `_with_operands`."""
+    if instr.opcode in dis.hasname and instr.argval in _CHANGING:
+        return instr.argval in _ITERATING or made.isdisjoint(pushed[-1:])
+    if _is_in_place(instr):
+        return len(pushed) < 2 or not made.issuperset(pushed[-2:])
+    if instr.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+        return made.isdisjoint(pushed[-2:-1])
+    return instr.opname == "STORE_SLICE"
+
+
+#: what leaves a new container, or a constant, on the stack
+_MAKING = frozenset(("BUILD_LIST", "BUILD_SET", "BUILD_MAP", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE"))
+_MAKING |= frozenset(("LOAD_CONST", "LOAD_SMALL_INT"))
+
+
+def _made_here(code: types.CodeType, instructions: list[dis.Instruction]) -> set[str | None]:
+    """Local variables that only ever hold containers which this code makes, constants, and sums of these: no one else
+    sees them change, but whoever it gives them to."""
+    given = code.co_argcount + code.co_kwonlyargcount
+    given += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    made: set[str | None] = {None, *code.co_varnames[given:]}
+    before: set[str | None] = set()
+    while made != before:
+        before = set(made)
+        fresh = False  # whether what the last instruction left on the stack is such a thing
+        for instr, pushed in _with_operands(instructions):
+            if instr.opname != "STORE_FAST" or instr.is_jump_target or not fresh:
+                made.difference_update(_stored(instr))
+            summed = _is_in_place(instr) and len(pushed) > 1 and made.issuperset(pushed[-2:])
+            fresh = instr.opname in _MAKING or summed
+    return made
 
 
 def shared_state(functions: Iterable[Any]) -> SharedState:

@@ -107,6 +107,12 @@ STATES = {
     "globals()": State("G", 'globals()["G"] = {v}', 'globals()["G"]'),
     "vars()": State("CFG.k", 'vars(CFG)["k"] = {v}', "", 'CFG.__dict__["k"] = {v}'),
     "object.__setattr__": State("CFG.k", 'object.__setattr__(CFG, "k", {v})'),
+    "list by a local name": State("ALIAS[-1]", "ALIAS.append({v})", "", "own = []; own = LIST; own.append({v})"),
+    "one of two lists": State("ALIAS[-1]", "ALIAS.append({v})", "", "own = LIST if G else []; own.append({v})"),
+    "sum in place": State("ALIAS[-1]", "ALIAS.append({v})", "", "own = LIST; own += [{v}]"),
+    "iterator that a list takes in": State(
+        "next(LOOP)", "next(LOOP)", "", "own = []; own.extend(zip(range({v} % 3), LOOP))"
+    ),
 }
 _LIBRARY = """
     library = torch.library.Library("{ns}", "DEF")
@@ -152,6 +158,7 @@ INSIDE = {
     "write": "{write}; return x + 1",
     "both": "{write}; return x * ({read})",
     "unused": "{write}; return x + 1",
+    "own": "own = []; m = 0; own.append(m); m += 2; own.append(m); own[0] = m; return x * (({read}) + own[1] - m)",
 }
 BEFORE = ("none", "write", "read", "change")
 AFTER = ("none", "read", "write", "change")
@@ -160,7 +167,7 @@ ONLY_READ = ("allow_in_graph",)
 CASES = [
     case
     for case in itertools.product(OPERATORS, STATES, INSIDE, BEFORE, AFTER)
-    if case[0] not in ONLY_READ or (case[2] == "read" and "iterator" not in case)
+    if case[0] not in ONLY_READ or (case[2] in ("read", "own") and "iterator" not in case[1])
 ]
 #: Libraries: torch forgets the operators of one that is gone
 KEPT: list[Any] = []
@@ -219,14 +226,16 @@ def test_what_is_shared_is_in_order() -> None:
     assert differ == []
 
 
+@pytest.mark.parametrize("inside", ["read", "own"])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_what_is_read_alone_stays_in_the_graph(operator: str) -> None:
+def test_what_is_read_alone_stays_in_the_graph(operator: str, inside: str) -> None:
+    """Whatever the code does with lists and numbers of its own."""
     space: dict[str, Any] = {"dynajit": dynajit, "kept": KEPT, "__name__": "shared_state"}
-    exec(compile(program_text(operator, "attribute", "read", "none", "none"), "<shared state>", "exec"), space)
+    exec(compile(program_text(operator, "dict", inside, "none", "none"), "<shared state>", "exec"), space)
     program, _ = space["make"]()
     compiled = dynajit.compile(program, backend="eager", fullgraph=True)
     for k in (1, 2):
-        space["CFG"].k = k
+        space["DICT"]["k"] = k
         assert compiled(torch.ones(2), 0)[0].tolist() == [k + 1.0] * 2
 
 
@@ -247,6 +256,12 @@ def asked(x: torch.Tensor) -> torch.Tensor:
     return _zeros(x) + x * _ASKED.device
 
 
+@torch.library.custom_op("shared_state::one_of_two", mutates_args=())
+def one_of_two(x: torch.Tensor) -> torch.Tensor:
+    return x * (_ASKED if x.dim() else x).keys
+
+
+one_of_two.register_fake(torch.empty_like)
 like.register_fake(torch.empty_like)
 asked.register_fake(torch.empty_like)
 
@@ -275,6 +290,17 @@ def test_attributes_that_are_named_as_tensors_have_them() -> None:
     compiled = dynajit.compile(program, backend="eager")
     for value in (3, 4, 5, 3):
         _ASKED.device = 0
+        assert compiled(torch.ones(2), value).tolist() == [value + 1.0] * 2
+
+
+def test_attributes_of_what_may_be_an_argument_are_state() -> None:
+    def program(x: torch.Tensor, value: int) -> torch.Tensor:
+        _ASKED.keys = value
+        return one_of_two(x) + 1
+
+    compiled = dynajit.compile(program, backend="eager")
+    for value in (3, 4, 5, 3):
+        _ASKED.keys = 0
         assert compiled(torch.ones(2), value).tolist() == [value + 1.0] * 2
 
 
