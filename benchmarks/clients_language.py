@@ -357,7 +357,7 @@ def _intx(compile: Compile) -> Made:
 def _quantised(compile: Compile, config: Any) -> Made:
     from torchao.quantization import quantize_
 
-    model = small_llama().eval().to(torch.bfloat16)
+    model = small_llama(vocab_size=224).eval().to(torch.bfloat16)
     quantize_(model, config)
     run, batch = compile(model), words(2, 12)
     return inferring(lambda: run(input_ids=batch).logits)

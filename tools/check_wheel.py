@@ -87,6 +87,8 @@ def works(wheel: Path) -> None:
         print(f"runs: {found}")
         run(python, "-m", "dynajit", "doctor", env=cache)
         print("runs: python -m dynajit doctor")
+        demo = run(python, "-m", "dynajit", "demo", "--seconds", "0", env=cache)
+        print(f"runs: python -m dynajit demo\n{demo.strip()}")
         without = {"PATH": folder, "DYNAJIT_CACHE_DIR": str(Path(folder, "other"))}
         bare = run(python, "-c", PROGRAM, wheel.name, env=without)
         assert bare.count("no C compiler works") == 1, bare
