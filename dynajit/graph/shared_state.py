@@ -114,17 +114,17 @@ def _is_in_place(instr: dis.Instruction) -> bool:
 
 
 def _with_operands(instructions: Iterable[dis.Instruction]) -> Iterator[tuple[dis.Instruction, list[str | None]]]:
-    """Each instruction with what was pushed just before it: local variables by name, None for a constant. Only as far
-    back as nothing else comes between, nor a jump to there."""
+    """Each instruction with the last that was pushed just before it: local variables by name, None for a constant. Only
+    as far back as nothing else comes between, nor a jump to there."""
     pushed: list[str | None] = []
     for instr in instructions:
         if instr.is_jump_target:
             pushed = []
         yield instr, pushed
         if instr.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
-            pushed = [*pushed, None]
+            pushed = [*pushed[-1:], None]
         elif instr.opname.startswith("LOAD_FAST") and instr.opname != "LOAD_FAST_AND_CLEAR":
-            pushed = [*pushed, *((instr.argval,) if isinstance(instr.argval, str) else instr.argval)]
+            pushed = [*pushed[-1:], *((instr.argval,) if isinstance(instr.argval, str) else instr.argval)]
         else:
             pushed = []
 
