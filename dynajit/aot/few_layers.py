@@ -27,7 +27,7 @@ _FEWEST = KEPT + 2
 def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
     """The short graph of a captured graph, and what is left out of it."""
     found = equal_layers(gm, lambda found: _are_repeated(gm, found), new=False)
-    if found is None or len(found.layers) < _FEWEST:
+    if found is None or len((found := _without_odd_ones(gm, found)).layers) < _FEWEST:
         return None
     series = _series(found)
     assert series is not None
@@ -57,12 +57,22 @@ def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
     return short, Repeated(KEPT, len(found.layers), names, by_name, given, whole)
 
 
+def _without_odd_ones(gm: GraphModule, found: Layers) -> Layers:
+    """The layers without the first few, where these give other results of the graph than those after them: what the
+    partitioner saves of two that cost the same may differ from layer to layer."""
+    returned = {node for node in results_of(gm) if isinstance(node, Node)}
+    given = [[at for at, node in enumerate(layer.nodes) if node in returned] for layer in found.layers]
+    middle = len(given) // 2
+    odd = [at for at in range(middle) if given[at] != given[middle]]
+    return Layers(found.layers[odd[-1] + 1 :], found.results) if odd else found
+
+
 def _are_repeated(gm: GraphModule, found: Layers) -> bool:
     """Whether each layer reads inputs of its own, what all read, and what the one before gives."""
-    return _are_adjacent(gm, found) and _series(found) is not None and _are_read_in_turn(gm, found)
+    return are_adjacent(gm, found) and _series(found) is not None and are_read_in_turn(gm, found)
 
 
-def _are_adjacent(gm: GraphModule, found: Layers) -> bool:
+def are_adjacent(gm: GraphModule, found: Layers) -> bool:
     """Whether nothing is computed between the layers."""
     nodes = (node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output"))
     place = {node: at for at, node in enumerate(nodes)}
@@ -93,7 +103,7 @@ def _is_handed_on(found: Layers, column: Sequence[Node]) -> bool:
     ) and not any(column[0] in layer.nodes for layer in found.layers)
 
 
-def _are_read_in_turn(gm: GraphModule, found: Layers) -> bool:
+def are_read_in_turn(gm: GraphModule, found: Layers) -> bool:
     """Whether only the layer after it and the graph's results read what a layer gives and its own inputs; of the last
     one, anything."""
     whose = {node: at for at, layer in enumerate(found.layers) for node in layer.nodes}

@@ -107,15 +107,24 @@ class Unrolled:
     def _block(self) -> tuple[int, dict[str, str]]:
         """Where the first block begins, and for the names in it those in the next."""
         alike = [self._is_alike(place) for place in range(len(self.body) - self.period)]
+        once = self._made_once()
         length = 0
         for place, fine in enumerate(alike):
             length = length + 1 if fine else 0
             if length >= self.period:
                 begin = place + 1 - self.period
+                if not once.isdisjoint(range(begin, place + 1)):
+                    continue  # of a layer that only begins like those that are repeated
                 found = self._following(range(begin, place + 1), self.period, range(begin, place + 1), {})
                 if found is not None:
                     return begin, found
         raise NotRepeated("no two layers have the same steps")
+
+    def _made_once(self) -> set[int]:
+        """The places of steps that make results of the graph which layers don't each have."""
+        given = (self.short.outputs[result] for result in self.repeated.results if isinstance(result, int))
+        names = {self._base(value.name) for value in given if isinstance(value, BufferRef)}
+        return {self.defined[name] for name in names if name in self.defined}
 
     def _is_alike(self, place: int) -> bool:
         one, other = self.facts[place], self.facts[place + self.period]
