@@ -33,6 +33,7 @@ from dynajit.aot.training.double_backward import (
     is_computed_from,
     reason_against,
 )
+from dynajit.aot.training.few_halves import grown, with_few_calls
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import (
     AutogradGraph,
@@ -47,7 +48,7 @@ from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.aot.training.written_inputs import has_new_history
 from dynajit.config import config
-from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
+from dynajit.graph.meta import NotRepeated, graph_notes, memory, note_graph, notes, value_of
 from dynajit.nested import reached
 from dynajit.op_facts import only_acts, starts_collective
 from dynajit.report import logs
@@ -256,6 +257,14 @@ def _layer_by_layer(
 def _put_together(
     shared: SharedLayers, partition: Callable[..., Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
 ) -> Any:
+    """The halves of the joint graph of calls: where layers do but follow each other, of those of a few layers."""
+    few = with_few_calls(joint, kwargs["num_fwd_outputs"]) if shared.are_alike() else None
+    if few is not None:
+        try:
+            halves = partition(shared.put_into(few.joint), *args, places=few.places, **few.arguments(kwargs))
+            return grown(few, *halves)
+        except NotRepeated as error:
+            logs.emit("aot_graphs", f"all layers are partitioned: {error}")
     return partition(shared.put_into(joint), *args, **kwargs)
 
 
@@ -374,10 +383,12 @@ def _partition(
     layouts: bool,
     joint: torch.fx.GraphModule,
     *args: Any,
+    places: Sequence[int] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
-    the one to the other; the plain one, which saves what backward needs, does."""
+    """Forward and backward of a joint graph; `places`: of its inputs among all, where it has not all of them. The
+    partitioner that recomputes cheap values takes no symbolic floats from the one to the other; the plain one, which
+    saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     joint = without_marks(joint)
@@ -386,6 +397,8 @@ def _partition(
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
+    if places is not None:
+        weights = [at for at, place in enumerate(places) if place in {*weights}]
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)

@@ -37,7 +37,7 @@ _library.define("laid_out(Tensor tangent, int[] stride) -> Tensor")  # type: ign
 # of numbers that layers differ in, in two traces
 _STAND_INS = {int: 1_000_003, float: 0.6180339887498949}, {int: 1_300_021, float: 0.7071067811865476}
 _LAID_OUT = torch.ops.dynajit.laid_out.default
-_FORWARD, _BACKWARD = torch.ops.dynajit.layer.default, torch.ops.dynajit.layer_backward.default
+FORWARD, BACKWARD = torch.ops.dynajit.layer.default, torch.ops.dynajit.layer_backward.default
 
 
 class NotShared(Exception):
@@ -179,6 +179,10 @@ class SharedLayers:
                 taken.take(node)
         return taken.finish()
 
+    def are_alike(self) -> bool:
+        """Whether all layers have the same joint graph, to the number, and all that was asked of it."""
+        return not self.odd and not self.numbers
+
     def is_read(self, layer: Layer) -> bool:
         """Whether all results of a layer that have gradients are read outside of it."""
         results = itertools.compress(self.found.results, self.differentiable)
@@ -243,11 +247,11 @@ class SharedLayers:
             raise OddLayers(self.odd)
         made: dict[int, tuple[dict[Node, Any], dict[int, Any]]] = collections.defaultdict(lambda: ({}, {}))
         for node in list(joint.graph.nodes):
-            if node.target is _FORWARD:
+            if node.target is FORWARD:
                 inputs, layer = node.args
                 given = dict(zip(self.primals, inputs, strict=True))
                 self._put(joint, node, made[layer], given, self.results)
-            elif node.target is _BACKWARD:
+            elif node.target is BACKWARD:
                 tangents, layer = node.args
                 gradients = [node for node in self.gradients if node is not None]
                 given = dict(zip(self.tangents, tangents, strict=True))
@@ -272,7 +276,7 @@ class SharedLayers:
         for inner, outer in given.items():
             memories[value_of(inner).untyped_storage()._cdata] = value_of(outer).untyped_storage()
         with joint.graph.inserting_before(call):
-            for node in self.forward if call.target is _FORWARD else self.backward:
+            for node in self.forward if call.target is FORWARD else self.backward:
                 of[node] = made_node = joint.graph.node_copy(node, of.__getitem__)
                 if numbers:
                     made_node.args = _with_numbers(made_node.args, numbers)
@@ -280,7 +284,7 @@ class SharedLayers:
                     made_node.target = _held(joint, getattr(self.joint, str(node.target)))
                 if "val" in node.meta:  # what checks a value gives nothing
                     made_node.meta["val"] = map_leaves(
-                        lambda one: _fake_like(self.mode, one, memories), node.meta["val"], FakeTensor
+                        lambda one: fake_like(self.mode, one, memories), node.meta["val"], FakeTensor
                     )
         for item, at in items_of(call):
             item.replace_all_uses_with(of[results[at]])
@@ -342,6 +346,11 @@ def _looks(joint: GraphModule, numbers: Sequence[int | float]) -> list[Any]:
     ]
 
 
+def is_tangent(node: Node) -> bool:
+    """Whether an input of a joint graph is the gradient of a result."""
+    return "tangents" in str(node.target)
+
+
 def _readers(node: Node, target: Any) -> Iterator[Node]:
     return (user for user in node.users if user.target is target)
 
@@ -357,7 +366,7 @@ def _held(gm: GraphModule, value: torch.Tensor) -> str:
     return name
 
 
-def _fake_like(mode: FakeTensorMode, like: torch.Tensor, memories: dict[int, Any]) -> torch.Tensor:
+def fake_like(mode: FakeTensorMode, like: torch.Tensor, memories: dict[int, Any]) -> torch.Tensor:
     """A new fake of the same metadata, without history, in memory of its own. `memories`: storages by the identity of
     those that they stand for; fakes that shared memory have copies that do."""
     old = like.untyped_storage()
