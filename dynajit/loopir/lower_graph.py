@@ -24,6 +24,7 @@ from dynajit.graph.meta import graph_notes, notes
 from dynajit.loopir import (
     host_numbers,
     index,
+    lower_bilinear,
     lower_gradients,
     lower_index,
     lower_matmul,
@@ -65,6 +66,7 @@ from dynajit.symbols import is_symbolic
 __all__ = [
     "SymbolicShapes",
     "lower",
+    "lower_bilinear",
     "lower_gradients",
     "lower_index",
     "lower_matmul",
