@@ -35,8 +35,8 @@ def placed_once(item: Tensor, reader: Tensor, read: Reads) -> bool:
     at = zip(map(_only_axis, item.axes), map(_only_axis, own[0].position), strict=True)
     inside = next((axis for axis, outside in at if outside is along), None)
     others = [(node.tensor, node.position) for node in nodes if isinstance(node, Read) and node.tensor is not item]
-    steps = [_step(tensor, position, along) for tensor, position in others]
-    steps += [_step(tensor, at, inside) for tensor, at in read if at is not None and 4 * tensor.numel >= item.numel]
+    steps = [step(tensor, position, along) for tensor, position in others]
+    steps += [step(tensor, at, inside) for tensor, at in read if at is not None and 4 * tensor.numel >= item.numel]
     return max(steps, default=0) <= 1
 
 
@@ -73,7 +73,7 @@ def _asked(condition: Scalar) -> set[Axis | None]:
     }
 
 
-def _step(tensor: Tensor, position: tuple[Index, ...], along: Axis | None) -> int:
+def step(tensor: Tensor, position: tuple[Index, ...], along: Axis | None) -> int:
     """How far apart in memory what is read of `tensor` for neighbours along the axis lies."""
     place = linearise(position, tensor.stride)
     return max((abs(factor) if atom is along else 0 for atom, factor in place.terms), default=0)

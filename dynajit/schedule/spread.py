@@ -17,19 +17,23 @@ from dynajit.loopir.nodes import (
     Position,
     Program,
     Read,
+    Reduction,
     Scalar,
     Scan,
     Scatter,
     Tensor,
+    axes_for,
+    axis_of,
     domain_of,
     scalars_in,
 )
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import hint_of, is_symbolic
 from dynajit.schedule.fuse import Group, Schedule, fuse, made_by, read_by, values_in
+from dynajit.schedule.pieces import step
 from dynajit.schedule.target import CPU, KernelTarget
 
-# So many times as large as all that it is made of; less in bytes stays in a cache.
+# So many times as large as all that it is made of, where it is not read as it lies; less in bytes stays in a cache.
 SPREAD, LEAST_BYTES = 2, 1 << 16
 # What may be done in all for each element by those who have it from nobody then.
 COST = 16
@@ -86,14 +90,25 @@ class _Spread:
         times = sum(other is not group for other, _ in readers)
         sources = {source for each in own for source, _ in self.schedule.reads[each]} - own
         cost = sum(map(self._cost, own))
-        # what only moves elements is made of as many
-        spread = SPREAD if cost else 1
+        # what moves elements, or is read side by side, is made of as many
+        alike = not cost or all(self._side_by_side(reader, own) for _, reader in readers)
+        spread = 1 if alike else SPREAD
         return (
             sources.isdisjoint(self.written)
             and spread * sum(source.nbytes for source in sources) <= tensor.nbytes
             and times * cost <= COST
             and not any(hint_of(math.prod(domain_of(reader))) > hint_of(tensor.numel) for _, reader in readers)
         )
+
+    def _side_by_side(self, reader: Tensor, own: Set[Tensor]) -> bool:
+        """Does it read what lies side by side, one after the other?"""
+        if isinstance(reader, Scatter):
+            places = reader.inner
+        else:
+            places = reader.place if isinstance(reader, Reduction) else axes_for(reader.shape)
+        along = next((axis_of(place) for place in reversed(places) if place.terms), None)
+        found = ((tensor, at) for tensor, at in self.schedule.reads[reader] if tensor in own)
+        return all(at is not None and step(tensor, at, along) <= 1 for tensor, at in found)
 
     def _registers(self, tensor: Tensor, group: Group) -> Iterator[Tensor]:
         """The tensor and what it is made of that is not in memory."""
@@ -108,9 +123,7 @@ class _Spread:
                     todo.append(source)
 
     def _may_be_computed(self, tensor: Tensor) -> bool:
-        places = (position for _, position in self.schedule.reads[tensor])
-        known = not is_symbolic(tensor.shape) and all(place is not None for place in places)
-        return known and isinstance(tensor, Pointwise) and not isinstance(tensor, Scan)
+        return isinstance(tensor, Pointwise) and not isinstance(tensor, Scan) and not is_symbolic(tensor.shape)
 
     def _cost(self, tensor: Tensor) -> int:
         """For an element, without what only its place decides: loops are cut there."""

@@ -17,6 +17,8 @@ A, B = torch.linspace(-2, 2, 300), torch.linspace(0, 1, 250)
 ROWS, MORE = torch.linspace(-1, 1, 90 * 16).sin().view(90, 16), torch.linspace(0, 3, 80 * 16).cos().view(80, 16)
 IMAGE = torch.linspace(0, 50, 2 * 3 * 40 * 40).sin().view(2, 3, 40, 40)
 
+AT = torch.arange(4000) * 7 % 90
+
 
 def soft_histogram(x: Tensor, centers: Tensor) -> Tensor:
     weight = F.relu(1 - (x[:, None] - centers).abs() * 31)
@@ -43,12 +45,24 @@ def moved(x: Tensor) -> tuple[Tensor, ...]:
     return (there - x).amax(3), (there * x).sum((2, 3)), (there + x).logsumexp(1)
 
 
+def as_it_lies(x: Tensor) -> tuple[Tensor, ...]:
+    bent = F.relu(x * 3 + 1) - x
+    return bent.amax(3), bent.sum((0, 1)), (bent - bent.amin(2, keepdim=True)).amax(2)
+
+
+def rows_at(x: Tensor) -> tuple[Tensor, ...]:
+    rows = x[AT] * 2
+    return rows.amax(1), rows.sum(0), torch.zeros(7, 16, dtype=x.dtype).index_add(0, AT % 7, rows)
+
+
 LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "soft histogram": (soft_histogram, (A, B)),
     "pairs, reduced both ways": (both_ways, (A, B)),
     "pairs of rows, normed": (normed_pairs, (ROWS, MORE)),
     "windows": (windows, (IMAGE,)),
     "as many, elsewhere": (moved, (IMAGE.repeat(1, 1, 2, 2),)),
+    "as many, computed": (as_it_lies, (IMAGE.repeat(1, 1, 2, 2),)),
+    "rows at places": (rows_at, (ROWS,)),
 }
 
 
