@@ -25,6 +25,7 @@ from dynajit.aot.passes.batch_norm import drop_statistics
 from dynajit.aot.passes.collectives import start_early_wait_late
 from dynajit.aot.passes.depthwise import contiguous_where_small
 from dynajit.aot.passes.equal_nodes import merge_equal
+from dynajit.aot.passes.few_channels import channels_last_where_few
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.aot.passes.layouts import with_layouts
 from dynajit.aot.passes.recurrent import layer_by_layer
@@ -244,5 +245,6 @@ PASSES: tuple[Pass, ...] = (
     Pass("sums_of_parts", ("backward", "inference"), _simple(sums_of_parts), "cpu"),
     Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
     Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
+    Pass("few_channels", ("backward",), _simple(channels_last_where_few), "cpu"),
     Pass("collectives", _GENERATED, _simple(start_early_wait_late)),
 )
