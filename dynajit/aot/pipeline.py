@@ -245,6 +245,6 @@ PASSES: tuple[Pass, ...] = (
     Pass("sums_of_parts", ("backward", "inference"), _simple(sums_of_parts), "cpu"),
     Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
     Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
-    Pass("few_channels", ("backward",), _simple(channels_last_where_few), "cpu"),
+    Pass("few_channels", _GENERATED, _simple(channels_last_where_few), "cpu"),
     Pass("collectives", _GENERATED, _simple(start_early_wait_late)),
 )

@@ -39,6 +39,16 @@ def test_less_memory(given: int, made: int, weight_trains: bool) -> None:
     assert 3 * most_in_use(lambda: gradients(compiled)) < 2 * most_in_use(lambda: gradients(fn))
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_one_channel_without_gradients(frozen: bool) -> None:
+    x, convolution = torch.randn(4, 1, 96, 96), torch.nn.Conv2d(1, 1, 3).requires_grad_(False).eval()
+    compiled = dynajit.compile(convolution, fullgraph=True, options={"freezing": frozen})
+    expected, found = convolution(x), compiled(x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found.stride() == expected.stride()
+    assert 4 * most_in_use(lambda: compiled(x)) < most_in_use(lambda: convolution(x))
+
+
 @pytest.mark.parametrize(("given", "made", "groups"), [(1, 4, 1), (4, 8, 1), (4, 4, 4)])
 def test_others_stay_as_they_are(given: int, made: int, groups: int) -> None:
     x = torch.randn(2, given, 9, 9, requires_grad=True)
