@@ -1,14 +1,15 @@
 """Models of `copy.copy` and `copy.deepcopy`.
 
 In: a value. Out: its copy, with what `copy` shares shared: equal objects inside stay one object, atoms are themselves.
-Objects are copied as `object.__reduce_ex__` describes them; a class that describes itself otherwise ends the graph.
+Objects are copied as `object.__reduce_ex__` describes them, or as their class does, in Python, by `__reduce_ex__`,
+`__reduce__`, `__getstate__` and `__setstate__`; a class that describes itself in C ends the graph.
 """
 
 from __future__ import annotations
 
 import copy
 import copyreg
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from dynajit.report import breaks
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
@@ -24,12 +26,14 @@ from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup_type
 from dynajit.values.objects.subclasses import is_immutable
+from dynajit.values.polyfills.attributes import restore_state
 from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.tensor import TensorVal
 
 _ATOMS = (ConstVal, SymVal, FunctionVal, ClassVal, BuiltinVal)
 _OWN_PROTOCOL = ("__reduce_ex__", "__reduce__", "__getstate__")
+_PROTOCOL = 4  # what `copy` asks `__reduce_ex__` for
 _OWN_FILLING = ("__setitem__", "append", "extend", "__new__", "__getnewargs__", "__getnewargs_ex__", "__setattr__")
 
 
@@ -119,43 +123,112 @@ def owns_memory(tensor: torch.Tensor) -> bool:
 def _copy_object(
     tx: Tracer, value: ObjVal, part: Callable[[Value], Value], remember: Callable[[Value], Value]
 ) -> Value:
-    """By `copyreg.__newobj__`, the instance's dictionary and slots, and a container's contents."""
+    """By what the class says of itself, or by `copyreg.__newobj__`, the instance's dictionary and slots, and a
+    container's contents."""
     kind = value.cls
     if isinstance(value, ExceptionVal) or not kind.__flags__ & (1 << 9) or kind in copyreg.dispatch_table:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}")
-    _check_protocol(kind, value)
+    for name, args in (("__reduce_ex__", [ConstVal(_PROTOCOL)]), ("__reduce__", [])):
+        if in_python(kind, name):
+            return _reconstruct(tx, value, tx.call(value.getattr(tx, name), args, {}), part, remember)
+        if lookup_type(kind, name)[1] is not object:
+            break
+    by_state = _has_own_state(kind)
+    _check_protocol(kind, value, by_state)
     payload = value.payload if value.payload is not None and is_immutable(kind) else None
-    made = ObjVal(kind, payload=None if payload is None else part(payload))
+    if _makes_itself(kind) or (by_state and payload is not value.payload):
+        of_kind = tx.from_real(kind)
+        made = tx.call(of_kind.getattr(tx, "__new__"), [of_kind], {})
+        if not isinstance(made, ObjVal) or made.cls is not kind:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}, which has __new__")
+    else:
+        made = ObjVal(kind, payload=None if payload is None else part(payload))
     remember(made)
-    if value.cls.__dictoffset__ != 0:
-        for key, item in value.instance_dict(tx).items(tx):
-            made.instance_dict(tx).setitem(tx, key, part(item))
-    for name in _slot_names(kind):
-        try:
-            found = value.getattr(tx, name)
-        except Raised:  # the slot is empty
-            continue
-        made.setattr(tx, name, part(found))
+    if by_state:
+        _restore(tx, made, tx.call(value.getattr(tx, "__getstate__"), [], {}), part)
+    else:
+        if value.cls.__dictoffset__ != 0:
+            for key, item in value.instance_dict(tx).items(tx):
+                made.instance_dict(tx).setitem(tx, key, part(item))
+        for name, found in _filled_slots(tx, value):
+            made.setattr(tx, name, part(found))
     if value.payload is not None and payload is None:
         made.payload = value.payload.copied(tx, part, _itself)
     return made
 
 
-def _check_protocol(kind: type, value: ObjVal) -> None:
-    """The class must not say itself how it is copied."""
+def _reconstruct(
+    tx: Tracer, value: ObjVal, found: Value, part: Callable[[Value], Value], remember: Callable[[Value], Value]
+) -> Value:
+    """What `copy._reconstruct` makes of what `__reduce_ex__` gave."""
+    if found.py_type() is str:
+        return value
+    given = tx.unpack(found) if found.py_type() is tuple else []
+    if len(given) not in (2, 3):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()} by {found.describe()}")
+    made = tx.call(given[0], [part(arg) for arg in tx.unpack(given[1])], {})
+    remember(made)
+    _restore(tx, made, given[2] if len(given) == 3 else ConstVal(None), part)
+    return made
+
+
+def _restore(tx: Tracer, made: Value, state: Value, part: Callable[[Value], Value]) -> None:
+    if not is_none(state):
+        tx.run_python(restore_state, [made, part(state)])
+
+
+@builtin(object.__getstate__)
+def default_state(tx: Tracer, self: Value) -> Value:
+    """The instance's dictionary, or None where it is empty, and with it the slots that are filled."""
+    if not isinstance(self, ObjVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"object.__getstate__ of {self.describe()}")
+    state: Value = ConstVal(None)
+    if self.cls.__dictoffset__ != 0 and self.instance_dict(tx).truth(tx):
+        state = self.getattr(tx, "__dict__")
+    slots = DictVal()
+    for name, found in _filled_slots(tx, self):
+        slots.setitem(tx, ConstVal(name), found)
+    return TupleVal([state, slots]) if slots.truth(tx) else state
+
+
+def _makes_itself(kind: type) -> bool:
+    """Whether the class has a `__new__` in Python."""
+    return isinstance(lookup_type(kind, "__new__")[0], staticmethod)
+
+
+def _has_own_state(kind: type) -> bool:
+    """Whether the class says in Python what its state is, or how it is put back: `copy` asks for `__setstate__` as for
+    any attribute."""
+    return any(in_python(kind, name) for name in ("__getstate__", "__setstate__", "__getattr__", "__getattribute__"))
+
+
+def _check_protocol(kind: type, value: ObjVal, by_state: bool) -> None:
+    """The class must not say in C how it is copied, nor in Python how it is made and filled."""
     own = [name for name in _OWN_PROTOCOL if lookup_type(kind, name)[1] not in (object, None)]
     if isinstance(value.payload, SetVal) and lookup_type(kind, "__reduce__")[1] in (set, frozenset):
         own = [name for name in own if name != "__reduce__"]
     if lookup_type(kind, "__setstate__")[1] is not None:
         own.append("__setstate__")
-    if value.payload is not None or _slot_names(kind):
+    if by_state:
+        own = [name for name in own if not in_python(kind, name)]
+    if value.payload is not None or (_slot_names(kind) and not by_state):
         own.extend(name for name in _OWN_FILLING if in_python(kind, name))
-    if isinstance(lookup_type(kind, "__new__")[0], staticmethod) and value.payload is not None:
-        own.append("__new__")
+    if _makes_itself(kind):
+        told = "__new__", "__getnewargs__", "__getnewargs_ex__"
+        own.extend(name for name in told if value.payload is not None or in_python(kind, name))
     if isinstance(value.payload, DictVal) and lookup_type(kind, "__reduce__")[1] is not object:
         own.append("__reduce__")
     if own:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}, which has {own[0]}")
+
+
+def _filled_slots(tx: Tracer, value: ObjVal) -> Iterator[tuple[str, Value]]:
+    for name in _slot_names(value.cls):
+        try:
+            found = value.getattr(tx, name)
+        except Raised:  # it is empty
+            continue
+        yield name, found
 
 
 def _slot_names(kind: type) -> list[str]:

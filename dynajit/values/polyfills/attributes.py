@@ -58,3 +58,18 @@ def attribute_or(obj: Any, name: str, default: Any) -> Any:
         return getattr(obj, name)
     except AttributeError:
         return default
+
+
+def restore_state(made: Any, state: Any) -> None:
+    """What `copy` does with a state."""
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+        return
+    slots = None
+    if isinstance(state, tuple) and len(state) == 2:
+        state, slots = state
+    if state is not None:
+        made.__dict__.update(state)
+    if slots is not None:
+        for name, value in slots.items():
+            setattr(made, name, value)
