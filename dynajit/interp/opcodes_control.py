@@ -220,8 +220,6 @@ def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
         handled = tx.exceptions.topmost()
         if handled is None:
             raise GraphBreak(breaks.RAISES, "the exception that the caller handles")
-        if is_none(handled):
-            raise tx.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
     cause = frame.pop() if instr.arg == 2 else None
     error = _exception_instance(tx, frame.pop())

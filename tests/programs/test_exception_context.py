@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import dynajit
 from dynajit.testing import assert_same
 
 
@@ -115,3 +117,68 @@ def test_the_value_of_a_stop_iteration_is_set() -> None:
         return x + 1, before, error.value, error.args
 
     assert_same(program, torch.ones(2), graphs=1, breaks=0)
+
+
+def _asks(x: Tensor) -> Any:
+    kind, error, trace = sys.exc_info()
+    return x + (kind is None), kind, error is sys.exception(), trace is None
+
+
+def asked_everywhere(x: Tensor) -> Any:
+    found = [_asks(x)]
+    for number in range(3):
+        try:
+            raise ValueError(number)
+        except ValueError:
+            found.append(_asks(x * 2))
+            try:
+                raise KeyError from sys.exception()
+            except KeyError as error:
+                found.append((_asks(x), error.__cause__.args))
+            found.append(_asks(x))
+        found.append(_asks(x))
+    return found
+
+
+def test_the_handled_exception_is_known() -> None:
+    assert_same(asked_everywhere, torch.ones(3), graphs=1, breaks=0)
+
+
+def _raises_again(x: Tensor) -> Any:
+    try:
+        raise  # noqa: PLE0704 - what the caller handles
+    except Exception as error:
+        return x + 1, type(error)
+
+
+def _gives_context(x: Tensor) -> Any:
+    try:
+        raise ValueError
+    except ValueError as error:
+        return x + 1, type(error.__context__)
+
+
+def _yields_what_is_handled(x: Tensor) -> Any:
+    yield x + 1, type(sys.exception())
+
+
+def _asks_a_generator(x: Tensor) -> Any:
+    return next(_yields_what_is_handled(x))
+
+
+@pytest.mark.parametrize("program", [_asks, _raises_again, _gives_context, _asks_a_generator])
+def test_an_exception_that_the_caller_handles_is_seen(program: Callable[[Tensor], Any]) -> None:
+    def answers(fn: Callable[[Tensor], Any]) -> list[Any]:
+        found = []
+        for handled in (False, True, False, True):
+            try:
+                if handled:
+                    raise LookupError
+                found.append(fn(torch.ones(2))[1])
+            except LookupError:
+                found.append(fn(torch.ones(2))[1])
+        return found
+
+    eager = answers(program)
+    assert eager[0] is not eager[1] is LookupError
+    assert answers(dynajit.compile(program, backend="eager")) == eager

@@ -37,6 +37,7 @@ from dynajit.values.core.slots import ending_graph, raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
+from dynajit.values.objects.exceptions import none_outside, traceback_of
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.getters import GetterVal
@@ -456,21 +457,14 @@ def environ_getitem(tx: Tracer, self: Value, key: Value) -> Value | None:
 
 @builtin(sys.exc_info)
 def exc_info(tx: Tracer) -> Value:
-    """contextlib asks for the exception at hand only to find the end of a chain; others may mean the caller's."""
-    found = _handled(tx, "sys.exc_info")
-    if found.py_type() is type(None):
+    found = _handled(tx)
+    if is_none(found):
         return TupleVal([ConstVal(None)] * 3)
-    return TupleVal([tx.from_real(found.py_type()), found, ConstVal(None)])
-
-
-def _handled(tx: Tracer, asked: str) -> Value:
-    handled = tx.exceptions.topmost()
-    if tx.caller_module() != "contextlib" or (handled is None and sys.exception() is not None):
-        raise GraphBreak(breaks.FRAME_INTROSPECTION, asked)
-    return handled if handled is not None else ConstVal(None)
+    # contextlib asks only for the exception
+    trace = ConstVal(None) if tx.caller_module() == "contextlib" else traceback_of(tx, found)
+    return TupleVal([tx.from_real(found.py_type()), found, trace])
 
 
 @builtin(sys.exception)
-def exception(tx: Tracer) -> Value:
-    """Likewise; contextlib asks with this one since 3.13."""
-    return _handled(tx, "sys.exception")
+def _handled(tx: Tracer) -> Value:
+    return tx.exceptions.topmost() or none_outside(tx)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
-from dynajit.guards.source import AttrSource
+from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.journal import Journal
@@ -51,9 +51,7 @@ class ExceptionVal(ObjVal):
     def getattr(self, tx: Tracer, name: str) -> Value:
         own = {"args": self.args, "__cause__": self.cause, "__suppress_context__": ConstVal(self.suppress)}
         if name == "__context__":
-            own[name] = self.context
-            if isinstance(self.context, HandledVal) and sys.exception() is None:
-                own[name] = ConstVal(None)
+            own[name] = none_outside(tx) if isinstance(self.context, HandledVal) else self.context
         elif issubclass(self.cls, BaseExceptionGroup) and len(self.args.items) == 2:
             own["message"], errors = self.args.values(tx)
             own["exceptions"] = TupleVal(tx.unpack(errors)) if name == "exceptions" else errors
@@ -142,6 +140,20 @@ class HandledVal(Value):
         out.call_on(sys.exception if self.inherited else _C.own_exception)
 
 
+def none_outside(tx: Tracer) -> Value:
+    """None, where whoever called the traced code handles no exception. contextlib asks only to find the end of a chain,
+    which is none of the caller's: it relies on nothing."""
+    if sys.exception() is not None:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "the exception that the caller handles")
+    if tx.caller_module() != "contextlib":
+        tx.guard(ConstSource(sys.exception, "sys.exception"), "PREDICATE", _gives_none, "gives None")
+    return ConstVal(None)
+
+
+def _gives_none(function: Callable[[], object]) -> bool:
+    return function() is None
+
+
 class HandledExceptions:
     """Which exceptions the traced code handles. Every change is undoable.
 
@@ -178,9 +190,9 @@ class HandledExceptions:
     def topmost(self) -> Value | None:
         """The exception that code run now sees as being handled; None: what was handled outside."""
         for handled in (self.current, *reversed(self.callers)):
-            if not is_none(handled):
+            if handled is None or not is_none(handled):
                 return handled
-        return ConstVal(None)
+        return None
 
 
 class TracebackVal(Value):
