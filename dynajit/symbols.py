@@ -59,9 +59,9 @@ OPERATIONS: dict[str, Operation] = {
     "truediv": Operation(operator.truediv, operator.truediv, "({0} / {1})", 19),
     "float": Operation(float, torch.sym_float, "float({0})", 20),
     "abs": Operation(abs, abs, "abs({0})", 21),
-    "trunc": Operation(math.trunc, math.trunc, "math.trunc({0})"),
-    "floor": Operation(math.floor, math.floor, "math.floor({0})"),
-    "ceil": Operation(math.ceil, math.ceil, "math.ceil({0})"),
+    "trunc": Operation(math.trunc, math.trunc, "math.trunc({0})", 22),
+    "floor": Operation(math.floor, math.floor, "math.floor({0})", 23),
+    "ceil": Operation(math.ceil, math.ceil, "math.ceil({0})", 24),
     "round": Operation(round, round, "round({0})"),
     "round_to": Operation(round, round, "round({0}, {1})"),
     "copysign": Operation(math.copysign, math.copysign, "math.copysign({0}, {1})"),
@@ -73,9 +73,9 @@ OPERATIONS: dict[str, Operation] = {
     "rshift": Operation(operator.rshift, operator.rshift, "({0} >> {1})"),
 }
 _OF_MATH = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "asinh", "log2")
-for _name in _OF_MATH:
+for _word, _name in enumerate(_OF_MATH, 25):
     OPERATIONS[f"math.{_name}"] = Operation(
-        getattr(math, _name), getattr(torch, f"_sym_{_name}", getattr(math, _name)), f"math.{_name}({{0}})"
+        getattr(math, _name), getattr(torch, f"_sym_{_name}", getattr(math, _name)), f"math.{_name}({{0}})", _word
     )
 
 # sympy's and torch's classes of expressions

@@ -3,8 +3,9 @@
  * In: the program's words (opcode, and an operand for CONST, FLOAT and LOAD) and the objects that LOAD reads, which
  * must be ints or floats. Out: whether the number left on the stack is not zero. The arithmetic is Python's: ints stay
  * ints, an operation with a float gives a float. What is no number, doesn't fit 64 bits, is an int that no double holds
- * exactly where one is needed, or divides by zero makes the relation false. The opcodes' numbers are
- * dynajit/symbols.py's. To add one: a name here, a case in of_ints() and of_floats(), its name there. */
+ * exactly where one is needed, divides by zero, or is outside of a function's domain makes the relation false. The
+ * opcodes' numbers are dynajit/symbols.py's. To add one: a name here, a case in of_ints() and of_floats(), or in
+ * unary(), its name there. */
 #include "guards/guards.h"
 
 #include <math.h>
@@ -12,8 +13,14 @@
 enum {
     REL_CONST, REL_LOAD, REL_NOT, REL_ADD, REL_MUL, REL_FLOORDIV, REL_MOD, REL_POW, REL_MIN, REL_MAX, REL_EQ, REL_NE,
     REL_LT, REL_LE, REL_GT, REL_GE, REL_AND, REL_OR, REL_FLOAT, REL_TRUEDIV, REL_TO_FLOAT, REL_ABS,
-    REL_N_OPS
+    REL_TRUNC, REL_FLOOR, REL_CEIL, REL_OF_MATH
 };
+
+/* The functions of Python's `math`, which are the C library's: opcodes from REL_OF_MATH on. */
+static double (*const of_math[])(double) = {sqrt, cos, cosh, sin, sinh, tan, tanh, asin, acos, atan, exp, log, asinh,
+                                            log2};
+
+enum { REL_N_OPS = REL_OF_MATH + sizeof(of_math) / sizeof(of_math[0]) };
 
 enum { REL_STACK = 64 };
 
@@ -234,6 +241,57 @@ static bool absolute(Number *number)
     return number->integer >= 0 || !__builtin_sub_overflow(0LL, number->integer, &number->integer);
 }
 
+static bool to_integer(Number *number, double whole)
+{
+    if (!number->is_float) {
+        return true;
+    }
+    number->is_float = false;
+    if (!(whole >= -0x1p63 && whole < 0x1p63)) {
+        return false;
+    }
+    number->integer = (long long)whole;
+    return true;
+}
+
+/* What Python raises for is infinite, or not a number, where the argument isn't. */
+static bool call_of_math(long long op, Number *number)
+{
+    if (!to_float(number)) {
+        return false;
+    }
+    double given = number->real;
+    number->real = of_math[op - REL_OF_MATH](given);
+    return isnan(number->real) ? isnan(given) : isfinite(number->real) || !isfinite(given);
+}
+
+static bool is_unary(long long op)
+{
+    return op == REL_NOT || (op >= REL_TO_FLOAT && op < REL_N_OPS);
+}
+
+static bool unary(long long op, Number *number)
+{
+    switch (op) {
+    case REL_NOT:
+        number->integer = !is_true(*number);
+        number->is_float = false;
+        return true;
+    case REL_TO_FLOAT:
+        return to_float(number);
+    case REL_ABS:
+        return absolute(number);
+    case REL_TRUNC:
+        return to_integer(number, trunc(number->real));
+    case REL_FLOOR:
+        return to_integer(number, floor(number->real));
+    case REL_CEIL:
+        return to_integer(number, ceil(number->real));
+    default:
+        return call_of_math(op, number);
+    }
+}
+
 bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indices, PyObject *const *slots)
 {
     Number stack[REL_STACK];
@@ -253,21 +311,13 @@ bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indi
                 return false;
             }
             break;
-        case REL_NOT:
-            stack[depth - 1].integer = !is_true(stack[depth - 1]);
-            stack[depth - 1].is_float = false;
-            break;
-        case REL_TO_FLOAT:
-            if (!to_float(&stack[depth - 1])) {
-                return false;
-            }
-            break;
-        case REL_ABS:
-            if (!absolute(&stack[depth - 1])) {
-                return false;
-            }
-            break;
         default:
+            if (is_unary(words[i])) {
+                if (!unary(words[i], &stack[depth - 1])) {
+                    return false;
+                }
+                break;
+            }
             if (!binary(words[i], stack[depth - 2], stack[depth - 1], &stack[depth - 2])) {
                 return false;
             }
@@ -292,7 +342,7 @@ bool dj_relation_fits(const int64_t *words, Py_ssize_t n_words, Py_ssize_t n_loa
                 return false;
             }
         }
-        else if (words[i] == REL_NOT || words[i] == REL_TO_FLOAT || words[i] == REL_ABS) {
+        else if (is_unary(words[i])) {
             if (depth < 1) {
                 return false;
             }

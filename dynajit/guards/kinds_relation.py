@@ -1,8 +1,8 @@
 """The guard kind on relations among numbers: sizes and strides of tensors, Python ints and floats.
 
 In: a tree of `dynajit/symbols.py`, its symbols' names, and for each name the source of the number. Out: see guard.py.
-Arithmetic and comparisons are evaluated in C (csrc/guards/relation.c), `math`'s functions and their like by a Python
-function.
+Arithmetic, comparisons and `math`'s functions are evaluated in C (csrc/guards/relation.c), bit operations, rounding and
+their like by a Python function.
 """
 
 from __future__ import annotations

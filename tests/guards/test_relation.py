@@ -54,12 +54,36 @@ def test_arithmetic_and_comparisons(operation: str) -> None:
                 assert in_c(tree, values) == in_python(tree, values), (tree, values)
 
 
+UNARY = ["float", "abs", "trunc", "floor", "ceil", *(name for name in symbols.OPERATIONS if name.startswith("math."))]
+
+
+@pytest.mark.parametrize("operation", UNARY)
+def test_functions_of_one_number(operation: str) -> None:
+    held = set()
+    for a in [*INTS, *FLOATS, 1 << 53, 0.999, -1.0, 709.7, 709.8, 2.0**62, 2.0**63, -(2.0**63), 0.1, 12.75, -12.75]:
+        tree = (operation, "a")
+        try:
+            result = symbols.value_of(tree, {"a": a}, limit=symbols.INT_LIMIT)
+        except (ArithmeticError, ValueError):
+            assert not in_c(("or", ("mul", tree, 0), 1), {"a": a}), a
+            continue
+        relations: list[Any] = [("ne", ("mod", tree, 2), 0)]
+        if type(result) is float or abs(result) <= 1 << 53:  # larger ints are not compared with floats
+            relations += [("eq", tree, result), ("le", ("truediv", tree, 3.0), 0.25)]
+        for relation in relations:
+            assert in_c(relation, {"a": a}) == in_python(relation, {"a": a}), (relation, a)
+            held.add(in_c(relation, {"a": a}))
+    assert held == {True, False}
+
+
 def test_random_trees() -> None:
     rng = random.Random(0)
 
     def tree(depth: int) -> Any:
         if depth == 0:
             return rng.choice(["a", "b", rng.choice(INTS[:6]), rng.choice(FLOATS[:7])])
+        if rng.random() < 0.2:
+            return rng.choice(UNARY), tree(depth - 1)
         return rng.choice(ARITHMETIC[:4] + ARITHMETIC[5:]), tree(depth - 1), tree(depth - 1)
 
     held = 0
