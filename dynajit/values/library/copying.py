@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -207,6 +208,8 @@ def _check_protocol(kind: type, value: ObjVal, by_state: bool) -> None:
     own = [name for name in _OWN_PROTOCOL if lookup_type(kind, name)[1] not in (object, None)]
     if isinstance(value.payload, SetVal) and lookup_type(kind, "__reduce__")[1] in (set, frozenset):
         own = [name for name in own if name != "__reduce__"]
+    if lookup_type(kind, "__reduce__")[1] is types.SimpleNamespace and not by_state and not in_python(kind, "__init__"):
+        own.remove("__reduce__")  # what it gives makes the same copy
     if lookup_type(kind, "__setstate__")[1] is not None:
         own.append("__setstate__")
     if by_state:
