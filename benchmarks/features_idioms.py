@@ -5,6 +5,7 @@ import argparse
 import bisect
 import collections
 import contextlib
+import copy
 import dataclasses
 import enum
 import functools
@@ -17,6 +18,7 @@ import math
 import operator
 import re
 import string
+import sys
 import time
 import types
 import typing
@@ -449,5 +451,60 @@ def _() -> Any:
             finally:
                 counts["tries"] += 1
         return out, rows, dict(counts)
+
+    return run
+
+
+class Board:
+    """A game's state, whose copies leave the cache behind."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.cells, self.cache = x, {"moves": 3}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cells": self.cells}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.cache = {}
+
+
+@idioms("copies by __getstate__ and __setstate__", *batches(3))
+def _() -> Any:
+    def run(x: Tensor) -> Any:
+        board = Board(x * 2)
+        clones = [copy.copy(board), copy.deepcopy(Board(x))]
+        clones[0].cells = clones[0].cells + 1
+        return [clone.cells for clone in clones], board.cells, clones[0].cache
+
+    return run
+
+
+@idioms("sys.exc_info in a loop of handlers", *batches(3))
+def _() -> Any:
+    def run(x: Tensor) -> Any:
+        found = []
+        for i in range(3):
+            try:
+                if i % 2:
+                    raise ValueError(f"step {i}")
+                x = x + i
+            except ValueError:
+                kind, error, _ = sys.exc_info()
+                found.append((kind, str(error)))
+        return x, found
+
+    return run
+
+
+@idioms("a choice by math.sqrt and log of counts", *batches(3))
+def _() -> Any:
+    visits, values = [1] * 3, [0.3, 0.2, 0.1]
+
+    def run(x: Tensor) -> Any:
+        bound = math.log(sum(visits) + 1)
+        best = max(range(3), key=lambda i: values[i] + math.sqrt(bound / visits[i]))
+        visits[best] += 1
+        return x * best, best
 
     return run

@@ -103,7 +103,6 @@ _BREAKS = {
     "getnewargs",
     ("dict", ("new",)),
     ("list", ("new",)),
-    ("namespace", ("new",)),
     ("slots", ("getstate",)),
 }
 
