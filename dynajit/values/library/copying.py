@@ -205,24 +205,28 @@ def _has_own_state(kind: type) -> bool:
 
 def _check_protocol(kind: type, value: ObjVal, by_state: bool) -> None:
     """The class must not say in C how it is copied, nor in Python how it is made and filled."""
-    own = [name for name in _OWN_PROTOCOL if lookup_type(kind, name)[1] not in (object, None)]
-    if isinstance(value.payload, SetVal) and lookup_type(kind, "__reduce__")[1] in (set, frozenset):
-        own = [name for name in own if name != "__reduce__"]
-    if lookup_type(kind, "__reduce__")[1] is types.SimpleNamespace and not by_state and not in_python(kind, "__init__"):
-        own.remove("__reduce__")  # what it gives makes the same copy
-    if lookup_type(kind, "__setstate__")[1] is not None:
-        own.append("__setstate__")
-    if by_state:
-        own = [name for name in own if not in_python(kind, name)]
+    own = _protocol_in_c(kind, value, by_state)
     if value.payload is not None or (_slot_names(kind) and not by_state):
         own.extend(name for name in _OWN_FILLING if in_python(kind, name))
     if _makes_itself(kind):
         told = "__new__", "__getnewargs__", "__getnewargs_ex__"
         own.extend(name for name in told if value.payload is not None or in_python(kind, name))
-    if isinstance(value.payload, DictVal) and lookup_type(kind, "__reduce__")[1] is not object:
-        own.append("__reduce__")
     if own:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}, which has {own[0]}")
+
+
+def _protocol_in_c(kind: type, value: ObjVal, by_state: bool) -> list[str]:
+    """The methods of the protocol that are not followed here."""
+    own = [name for name in _OWN_PROTOCOL if lookup_type(kind, name)[1] not in (object, None)]
+    reduces = lookup_type(kind, "__reduce__")[1]
+    same = isinstance(value.payload, SetVal) and reduces in (set, frozenset)
+    if same or (reduces is types.SimpleNamespace and not by_state and not in_python(kind, "__init__")):
+        own.remove("__reduce__")  # what it gives makes the same copy
+    if lookup_type(kind, "__setstate__")[1] is not None:
+        own.append("__setstate__")
+    if isinstance(value.payload, DictVal) and reduces is not object:
+        own.append("__reduce__")
+    return [name for name in own if not (by_state and in_python(kind, name))]
 
 
 def _filled_slots(tx: Tracer, value: ObjVal) -> Iterator[tuple[str, Value]]:
