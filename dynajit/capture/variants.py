@@ -22,7 +22,7 @@ from dynajit.capture import unfit
 from dynajit.capture.session import Session
 from dynajit.config import config
 from dynajit.exc import RecompileLimitExceeded
-from dynajit.graph.seen import NO_SIZE, Seen, is_argument
+from dynajit.graph.seen import NO_SIZE, Seen, Sized, is_argument
 from dynajit.guards.guard import Guard
 from dynajit.guards.kinds_relation import settled_float, settles
 from dynajit.guards.program import GuardSet
@@ -131,6 +131,9 @@ class _Misses:
         self._made: set[Source] = set()
         # where anything else is than a variant that was never run again relies on
         self._differing: set[Source] = set()
+        # parameters of modules that have other sizes, by how many variants: those that were run again don't count
+        self._resized: dict[Source, Sized] = {}
+        self._sizes: collections.Counter[Source] = collections.Counter()
         # where no symbol can help, so that fewer variants are enough
         self._hopeless: set[Source] = set()
 
@@ -155,6 +158,10 @@ class _Misses:
         settled = source is not None and guard.kind == "RELATION"
         if settled and (settled_float(guard.params[0]) or isinstance(source, SizeSource)):
             self._hopeless.add(source)  # a float, or a size, of which something takes one number alone
+        if last or fresh:
+            for found in map(Sized._make, guards.resized(values, globals_)):
+                self._resized[found.source] = found.merged(self._resized.get(found.source, found))
+                self._sizes[found.source] += MANY_STATES if self._is_own(found.source, changes) else 1
         self._note_lengths(variant, index, last, values, globals_)
         if source is not None and guard.kind == "PREDICATE":
             self._made.add(source)
@@ -178,6 +185,9 @@ class _Misses:
         """Where no variant is to rely on what is there any more. Numbers and texts that differ are known to vary from
         now on, though the next trace may end before it reads them."""
         self._found.update({source: len(counts) for source, counts in self._lengths.items()})
+        for place, tensor in self._resized.items():
+            if self._sizes[place] >= (MANY_VALUES if last else MANY_STATES):
+                seen.expect_sizes(tensor)
         soon, numbers, expected = seen.counters | self._hopeless, seen.numbers(), set(seen.expected())
         seen.differ(self._differing)
         many_numbers = MANY_COUNTS if self._part else MANY_VALUES  # sizes of zero and one are variants of their own

@@ -65,6 +65,11 @@ class Sized(NamedTuple):
         """Whether any does."""
         return None in self.sizes or None in self.strides
 
+    def merged(self, other: Sized) -> Sized:
+        """What varies of either varies."""
+        pairs = (self.sizes, other.sizes), (self.strides, other.strides)
+        return Sized(self.source, *([a if a == b else None for a, b in zip(*pair, strict=True)] for pair in pairs))
+
 
 AUTOMATIC = Mark("maybe")
 NOTHING_VARIES = Dimensions({}, frozenset())
@@ -83,6 +88,8 @@ class Seen:
         self.varying: set[Source] = set()
         #: numbers and sizes that vary, though a variant took one alone: an operation that needs one ends the graph
         self.settled: set[Source] = set()
+        #: parameters of modules that have had other sizes, so that theirs are symbolic as other tensors' are
+        self.resized: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
         self.made_anew: set[Source] = set()
         #: dictionaries whose keys were other numbers, once: told by where their entries stand, if that is enough
@@ -142,8 +149,9 @@ class Seen:
             marks = {dimension: mark for dimension, mark in marks.items() if mark.kind == "dynamic"}
         found = dict(marks)
         strides: frozenset[int] = frozenset()
-        if self.dynamic is not False and not isinstance(real, torch.nn.Parameter):
-            if self.dynamic and not _is_buffer(source):
+        is_parameter = isinstance(real, torch.nn.Parameter)
+        if self.dynamic is not False and (not is_parameter or source in self.resized):
+            if self.dynamic and not (is_parameter or _is_buffer(source)):
                 found = dict.fromkeys(range(real.dim()), AUTOMATIC) | found
             sizes, steps = self._remember(source, real)
             found = {at: AUTOMATIC for at, size in enumerate(sizes) if size is CHANGED} | found
@@ -156,6 +164,7 @@ class Seen:
         told = tensor.sizes, tensor.strides
         if self.dynamic is False or not tensor.varies():
             return
+        self.resized.add(tensor.source)
         known = self._tensors.get(tensor.source)
         if known is None or len(known[0]) != len(tensor.sizes):
             known = self._tensors[tensor.source] = ([*tensor.sizes], [*tensor.strides])

@@ -73,6 +73,20 @@ def _differences(value: torch.Tensor, spec: _C.TensorSpec) -> list[str]:
     return texts
 
 
+def resized(value: Any, spec: _C.TensorSpec) -> tuple[list[int | None], list[int | None]] | None:
+    """Sizes and strides of a module's parameter, None for those that are others than wanted; None if no size is."""
+    if type(value) is not torch.nn.Parameter or spec.type is not torch.nn.Parameter or spec.strides is None:
+        return None
+    now, then = _metadata(value), _expected(spec)
+    if now["strides"] is None or len(now["sizes"]) != len(spec.sizes) or _fits(spec.sizes, now["sizes"]):
+        return None
+    sizes, strides = (
+        [found if found == wanted else None for found, wanted in zip(now[field], then[field], strict=True)]
+        for field in ("sizes", "strides")
+    )
+    return sizes, strides
+
+
 def _show(value: Any) -> str:
     return short(value) if isinstance(value, type) else str(value)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.guards.guard import EARLY, USUAL, Guard, Held, kinds
+from dynajit.guards.kinds_tensor import resized
 from dynajit.guards.source import (
     CallSource,
     Environment,
@@ -222,6 +223,19 @@ class GuardSet:
                 for kind in (list, tuple):
                     if issubclass(type(found), kind) and kind.__len__(found) != wanted:
                         yield length_source(source, kind.__len__), wanted
+
+    def resized(
+        self, locals: Sequence[object], globals: dict[str, Any] | None = None
+    ) -> Iterator[tuple[Source, list[int | None], list[int | None]]]:
+        """Where modules' parameters are that have other sizes than guards want: their sizes and strides, None for those
+        that differ."""
+        reader = _Reader(locals, globals)
+        for guard in self._guards:
+            if guard.kind == "TENSOR" and guard.source is not None:
+                with contextlib.suppress(Unreachable):
+                    found = resized(reader.value(guard), guard.params[0])
+                    if found is not None:
+                        yield (guard.source, *found)
 
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
         """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
