@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dynajit.guards.source import ItemSource, LocalSource, Source
+from dynajit.guards.source import ItemSource, LocalSource, SizeSource, Source
 
 MARKS = "_dynajit_dimensions"
 # torch's own names for the same marks, so that a program that marks for torch.compile needs no change
@@ -81,6 +81,10 @@ class Seen:
     def __init__(self, dynamic: bool | None) -> None:
         self.dynamic = dynamic
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
+        #: of each tensor the shapes that it had, by traces
+        self._shapes: dict[Source, dict[int, tuple[int, ...]]] = {}
+        #: how many traces there were
+        self.traces = 0
         self._numbers: dict[Source, Any] = {}
         self._texts: dict[Source, Any] = {}
         self._members: dict[Source, Any] = {}
@@ -144,6 +148,7 @@ class Seen:
 
     def tensor(self, source: Source, real: torch.Tensor) -> Dimensions | None:
         """What is symbolic of this tensor; None: nothing."""
+        self._shapes.setdefault(source, {})[self.traces] = tuple(real.shape)
         marks = marks_of(real)
         if self.dynamic is False:
             marks = {dimension: mark for dimension, mark in marks.items() if mark.kind == "dynamic"}
@@ -178,6 +183,19 @@ class Seen:
             sizes, strides = ([None if number is CHANGED else number for number in each] for each in known)
             found.append(Sized(source, sizes, strides))
         return [tensor for tensor in found if tensor.varies()]
+
+    def differed(self, size: Source, other: Source) -> bool:
+        """Whether two sizes of tensors were different in a trace that met both."""
+        if not (isinstance(size, SizeSource) and isinstance(other, SizeSource)):
+            return False
+        assert size.base is not None and other.base is not None
+        found, others = self._shapes.get(size.base, {}), self._shapes.get(other.base, {})
+        for trace in found.keys() & others.keys():
+            shape, beside = found[trace], others[trace]
+            known = len(shape) > size.argument and len(beside) > other.argument
+            if known and shape[size.argument] != beside[other.argument]:
+                return True
+        return False
 
     def varies(self, source: Source, real: torch.Tensor) -> bool:
         """Whether sizes or strides of this tensor changed, or all are to be symbolic, whatever marks it has."""

@@ -78,6 +78,8 @@ class Shapes:
         self.varying: set[Source] = set()
         #: and those of which operations took one number alone
         self.settled: set[Source] = set()
+        #: whether two sizes were different in an earlier trace: that they are equal now is chance
+        self.differed: Callable[[Source, Source], bool] = lambda size, other: False
         #: takes a decision that values which vary are asked for (`interp/decisions.py`)
         self.decide: Callable[..., Any] = lambda ask, of_type=False: ask()
         #: whether a break would be an error: what depends on data is then captured whatever the settings
@@ -143,7 +145,9 @@ class Shapes:
                     hint="mark a tensor whose size is 2 or more, or use maybe_mark_dynamic",
                 )
             return size
+        equal = self.symbols.get(str(self.env.val_to_var.get(size)))  # torch would take its symbol
         duck = mark.kind != "dynamic" and mark.low is None and mark.high is None
+        duck = duck and (equal is None or not self.differed(source, equal.source))
         found = self._symbol(source, size, mark, duck, positive=True)
         self._limit(found, mark)
         return found
