@@ -92,7 +92,7 @@ class Seen:
         self.varying: set[Source] = set()
         #: numbers and sizes that vary, though a variant took one alone: an operation that needs one ends the graph
         self.settled: set[Source] = set()
-        #: parameters of modules that have had other sizes, so that theirs are symbolic as other tensors' are
+        #: tensors that were said to have other sizes: modules' parameters, too, have symbolic ones then
         self.resized: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
         self.made_anew: set[Source] = set()

@@ -19,3 +19,14 @@ def test_inference_and_training() -> None:
     compiled(ours).sum().backward()
     scaled(theirs).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_complex_numbers_of_sizes_that_vary() -> None:
+    def spun(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2j + 1).abs()
+
+    compiled = dynajit.compile(spun, backend="inductor")
+    for size in (3, 4, 5, 6):
+        x = torch.randn(size, 3, dtype=torch.complex64)
+        torch.testing.assert_close(compiled(x), spun(x))
+    assert dynajit.counters()["recompiles"] == 1

@@ -150,6 +150,11 @@ def indexed(x: Tensor, items: list[Any], i: int) -> tuple[Any, ...]:
 # name -> the program, and from a number what it is called with
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "int times": (lambda x, i: x * i, lambda i: (X, i)),
+    "int of NumPy's times": (lambda x, i: x * i, lambda i: (X, numpy.int64(i))),
+    "another tensor's last place": (
+        lambda x, y: x[y.size(0) - 1] + 1,
+        lambda i: (torch.ones(40, 2), torch.ones(i + 2, 1)),
+    ),
     "int below zero": (lambda x, i: x * i - i, lambda i: (X, -i)),
     "int as index": (lambda x, i: x[i] + x[:, i % 2].sum(), lambda i: (torch.ones(20, 2), i)),
     "int as index written": (index_written, lambda i: (torch.ones(20, 2), torch.tensor([1, 0]), i)),

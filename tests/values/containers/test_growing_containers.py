@@ -160,3 +160,19 @@ def test_whether_a_list_is_empty() -> None:
         assert torch.equal(compiled(X, log), fn(X, log))
         log.kept = [0] * (step % 3)
     assert counter.frame_count == 2
+
+
+class Log(list[Any]):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize("kind", [list, Log])
+def test_a_list_that_is_put_behind_itself(kind: type) -> None:
+    def doubled(x: torch.Tensor) -> Any:
+        items = kind([x, x + 1])
+        items.extend(items)
+        items += items
+        return len(items), items[-1]
+
+    found, last = dynajit.compile(doubled, backend="eager", fullgraph=True)(X)
+    assert found == 8 and torch.equal(last, X + 1)
