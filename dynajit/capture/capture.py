@@ -301,7 +301,8 @@ class FrameCapture:
         budget = self.session.idle.budget(self.code)
         tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
         tx.compiling_answer = self.answers.compiling
-        tx.graph.shapes.fullgraph = self.session.choices.fullgraph
+        tx.seen.traces += 1
+        tx.graph.shapes.fullgraph, tx.graph.shapes.differed = self.session.choices.fullgraph, tx.seen.differed
         with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back():  # guarded state was read
             return self._run(tx)
 

@@ -158,13 +158,15 @@ class _Misses:
         settled = source is not None and guard.kind == "RELATION"
         if settled and (settled_float(guard.params[0]) or isinstance(source, SizeSource)):
             self._hopeless.add(source)  # a float, or a size, of which something takes one number alone
-        if last or fresh:
-            for found in map(Sized._make, guards.resized(values, globals_)):
-                self._resized[found.source] = found.merged(self._resized.get(found.source, found))
-                self._sizes[found.source] += MANY_STATES if self._is_own(found.source, changes) else 1
+        self._note_sizes(variant.data, last or fresh, values, globals_)
         self._note_lengths(variant, index, last, values, globals_)
         if source is not None and guard.kind == "PREDICATE":
             self._made.add(source)
+
+    def _note_sizes(self, data: VariantData, counts: bool, values: tuple[Any, ...], globals_: dict[str, Any]) -> None:
+        for found in map(Sized._make, data.guards.resized(values, globals_) if counts else ()):
+            self._resized[found.source] = found.merged(self._resized.get(found.source, found))
+            self._sizes[found.source] += MANY_STATES if self._is_own(found.source, data.changes) else 1
 
     def _note_lengths(
         self, variant: _C.Variant, index: int, last: bool, values: tuple[Any, ...], globals_: dict[str, Any]

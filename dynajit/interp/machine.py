@@ -83,8 +83,6 @@ class Interpreter(Calls):
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
-        self.seen.traces += 1
-        self.graph.shapes.differed = self.seen.differed
         self.graph.shapes.varying, self.graph.shapes.settled = self.seen.varying, self.seen.settled
         self.decisions = Decisions(self)
         self.journal = Journal()
