@@ -258,7 +258,11 @@ def _put_together(
     shared: SharedLayers, partition: Callable[..., Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
 ) -> Any:
     """The halves of the joint graph of calls: where layers do but follow each other, of those of a few layers."""
-    few = with_few_calls(joint, kwargs["num_fwd_outputs"]) if shared.are_alike() else None
+    import torch._functorch.config as functorch_config
+
+    # a budget would be shared out over the few layers only
+    alike = functorch_config.activation_memory_budget == 1 and shared.are_alike()
+    few = with_few_calls(joint, kwargs["num_fwd_outputs"]) if alike else None
     if few is not None:
         try:
             halves = partition(shared.put_into(few.joint), *args, places=few.places, **few.arguments(kwargs))

@@ -12,6 +12,7 @@ begins in a half is where few values go across, which need not be the same place
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,7 @@ Place = tuple[Key, int]  # one of several values alike: which values, and the la
 # an input of a half of the whole: what has its name and value; in the short graph, unless that has it not, or it is one
 # of several alike; which of several
 Input = tuple[Node, Node | None, Place | None]
+Span = tuple[int, int, Key]  # the first and the last of a few places, and what is there
 
 
 @dataclasses.dataclass
@@ -64,6 +66,11 @@ class FewCalls:
     def _is_kept(self, layer: int) -> bool:
         return layer < KEPT - 1 or layer == KEPT - 1 + self.more
 
+    def gap(self, step: int) -> range:
+        """Where those are that were left out, among the forward calls (1) or the backward calls (-1), in order."""
+        begin = KEPT - 1 if step > 0 else 1
+        return range(begin, begin + self.more)
+
     def short(self, place: Place) -> Place | None:
         """Which one it is in the short graph; None if it was left out."""
         key, layer = place
@@ -82,40 +89,17 @@ class FewCalls:
 
 def with_few_calls(joint: GraphModule, n_results: int) -> FewCalls | None:
     """The joint graph with few of its calls of layers; None where it has few, or they are not alike."""
-    calls = _calls(joint, FORWARD)
-    backward = _calls(joint, BACKWARD)
-    count = len(calls)
-    if count < _FEWEST or sorted(calls) != [*range(count)] or sorted(backward) != sorted(calls):
+    rows = _rows(joint)
+    if rows is None:
         return None
-    few = FewCalls(joint, joint, n_results, count - KEPT, [], {}, {})
+    few = FewCalls(joint, joint, n_results, len(rows[0]) - KEPT, [], {}, {})
+    handed = _handed_on(few, *rows)
+    if handed is None:
+        return None
     placeholders = joint.graph.find_nodes(op="placeholder")
-    order = {node: at for at, node in enumerate(joint.graph.nodes)}
-    ahead = [calls[at] for at in range(count)]
-    back = [backward[at] for at in reversed(range(count))]
-    if any(order[one] > order[other] for row in (ahead, back) for one, other in itertools.pairwise(row)):
-        return None
-    given = results_of(joint)
-    shown = {value: at for at, value in enumerate(given[:n_results]) if isinstance(value, Node)}
-    primals = [node for node in placeholders if not is_tangent(node)]
-    if len(given) != n_results + len(primals) or len(shown) != len({*shown.values()}):
-        return None
-    handed: dict[Node, Node] = {}  # what the last layer reads of the one before it -> of the one before those left out
-    for row, step in ((ahead, 1), (back, -1)):
-        if not _read_in_turn(few, row, step, handed, shown):
-            return None
-    item = {one: at for call in back for one, at in items_of(call)}
-    gradients: dict[Key, set[Any]] = {}
-    for at, node in enumerate(primals, n_results):
-        if node.name in few.inputs:
-            key, layer = few.inputs[node.name]
-            few.results[at] = ("gradient", key), layer
-            gradients.setdefault(key, set()).add(item.get(given[at], given[at]))
-    if any(len(alike) > 1 for alike in gradients.values()):
-        return None
-    left_out = {calls[at] for at in range(KEPT - 1, count - 1)} | {backward[at] for at in range(KEPT - 1, count - 1)}
-    left_out |= {item for call in left_out for item, _ in items_of(call)}
-    left_out |= {node for node in placeholders if node.name in few.inputs and few.short(few.inputs[node.name]) is None}
+    left_out = _left_out(few, *rows)
     few.places = [at for at, node in enumerate(placeholders) if node not in left_out]
+    given = results_of(joint)
     results = [given[at] for at in few.kept_results]
     inside = {node for node in joint.graph.nodes if node not in left_out and node.op != "output"}
     reads = {part for node in inside for part in node.all_input_nodes if handed.get(part, part) in left_out}
@@ -134,6 +118,59 @@ def with_few_calls(joint: GraphModule, n_results: int) -> FewCalls | None:
     return few
 
 
+def _rows(joint: GraphModule) -> tuple[list[Node], list[Node]] | None:
+    """The forward and the backward calls, in order; None where they are few, or do not follow each other."""
+    calls, backward = _calls(joint, FORWARD), _calls(joint, BACKWARD)
+    count = len(calls)
+    if count < _FEWEST or sorted(calls) != [*range(count)] or sorted(backward) != sorted(calls):
+        return None
+    order = {node: at for at, node in enumerate(joint.graph.nodes)}
+    ahead = [calls[at] for at in range(count)]
+    back = [backward[at] for at in reversed(range(count))]
+    if any(order[one] > order[other] for row in (ahead, back) for one, other in itertools.pairwise(row)):
+        return None
+    return ahead, back
+
+
+def _handed_on(few: FewCalls, ahead: Sequence[Node], back: Sequence[Node]) -> dict[Node, Node] | None:
+    """What the first call after those left out reads of the one before it -> the same of the one before those left
+    out. None where the calls are not alike. Notes which inputs and results are."""
+    given = results_of(few.whole)
+    shown = {value: at for at, value in enumerate(given[: few.n_results]) if isinstance(value, Node)}
+    primals = [node for node in few.whole.graph.find_nodes(op="placeholder") if not is_tangent(node)]
+    if len(given) != few.n_results + len(primals):
+        return None
+    handed: dict[Node, Node] = {}
+    alike = (
+        _read_in_turn(few, ahead, 1, handed, shown)
+        and _read_in_turn(few, back, -1, handed, shown)
+        and _note_gradients(few, primals, back)
+    )
+    return handed if alike else None
+
+
+def _left_out(few: FewCalls, ahead: Sequence[Node], back: Sequence[Node]) -> set[Node]:
+    """The nodes of the whole that the short graph has not: calls, their items, and the inputs of their own."""
+    calls = {row[at] for row, step in ((ahead, 1), (back, -1)) for at in few.gap(step)}
+    items = {item for call in calls for item, _ in items_of(call)}
+    placeholders = few.whole.graph.find_nodes(op="placeholder")
+    own = {node for node in placeholders if node.name in few.inputs and few.short(few.inputs[node.name]) is None}
+    return calls | items | own
+
+
+def _note_gradients(few: FewCalls, primals: Sequence[Node], back: Sequence[Node]) -> bool:
+    """Whether the gradients for inputs alike are the same item of what their layers' calls give. Notes them."""
+    given = results_of(few.whole)
+    item = {one: at for call in back for one, at in items_of(call)}
+    gradients: dict[Key, set[Any]] = {}
+    for at, node in enumerate(primals, few.n_results):
+        if node.name in few.inputs:
+            key, layer = few.inputs[node.name]
+            few.results[at] = ("gradient", key), layer
+            gradients.setdefault(key, set()).add(item.get(given[at], given[at]))
+    return all(len(alike) == 1 for alike in gradients.values())
+
+
 def _calls(joint: GraphModule, target: Any) -> dict[int, Node]:
     return {node.args[1]: node for node in joint.graph.find_nodes(op="call_function", target=target)}  # type: ignore[misc]
 
@@ -143,40 +180,52 @@ def _read_in_turn(
 ) -> bool:
     """Whether each call reads inputs of its own, what all do, and what the one before gives; and what each gives is
     read by the next, or a result of the graph, or, of the last one, anything. Notes which are alike."""
-    count = len(calls)
-    layer_of = range(count) if step > 0 else range(count - 1, -1, -1)
+    layer_of = range(len(calls))[::step]
     items = [dict(items_of(call)) for call in calls]
     name = "forward" if step > 0 else "backward"
-    end = few.whole.graph.output_node()
-    # the first of those left out, and the first that is kept after them
-    begin, stop = (KEPT - 1, count - 1) if step > 0 else (1, count - KEPT + 1)
+    gap = few.gap(step)
     for place, column in enumerate(zip(*(call.args[0] for call in calls), strict=True)):  # type: ignore[arg-type]
         if len(set(column)) == 1:
             continue
         if all(node.op == "placeholder" for node in column):
-            if len(set(column)) != count or any(
-                {*node.users} - {call} for node, call in zip(column, calls, strict=True)
-            ):
+            if not _are_their_own(column, calls):
                 return False
             few.inputs.update((node.name, ((name, place), layer)) for node, layer in zip(column, layer_of, strict=True))
+        elif _are_of_the_call_before(column, items):
+            handed[column[gap.stop]] = column[gap.start]
         else:
-            wanted = {items[at].get(node) for at, node in enumerate(column[1:])}
-            if len(wanted) != 1 or None in wanted:
-                return False
-            handed[column[stop]] = column[begin]
-    for at, own in enumerate(items):
-        for item in own:
-            others = {*item.users} - {calls[at + 1] if at + 1 < count else None, end}
-            if others and begin - 1 <= at < stop:
-                return False
-            if item in shown:
-                few.results[shown[item]] = (name, own[item]), layer_of[at]
-    alike: dict[Key, int] = {}
-    for key, _ in few.results.values():
-        alike[key] = alike.get(key, 0) + 1
-    for at in [at for at, (key, _) in few.results.items() if alike[key] != count]:
-        del few.results[at]
+            return False
+    if not all(_goes_on(few, calls, at) for at in range(gap.start - 1, gap.stop)):
+        return False
+    _note_results(few, name, dict(zip(layer_of, items, strict=True)), shown)
     return True
+
+
+def _are_their_own(column: Sequence[Node], calls: Sequence[Node]) -> bool:
+    """Whether each of these inputs is read by its call alone, and is none of the others."""
+    return len(set(column)) == len(calls) and all(
+        {call}.issuperset(node.users) for node, call in zip(column, calls, strict=True)
+    )
+
+
+def _are_of_the_call_before(column: Sequence[Node], items: Sequence[dict[Node, int]]) -> bool:
+    """Whether all calls but the first read, here, the same item of what the one before gives."""
+    wanted = {items[at].get(node) for at, node in enumerate(column[1:])}
+    return len(wanted) == 1 and None not in wanted
+
+
+def _goes_on(few: FewCalls, calls: Sequence[Node], at: int) -> bool:
+    """Whether the next call alone reads what this one gives, which may be a result of the graph, too."""
+    readers = {calls[at + 1], few.whole.graph.output_node()}
+    return all(readers.issuperset(item.users) for item, _ in items_of(calls[at]))
+
+
+def _note_results(few: FewCalls, name: str, items: dict[int, dict[Node, int]], shown: dict[Node, int]) -> None:
+    """Note which results are the same item of what the call of each layer gives; `items`: by layer."""
+    for layer, own in items.items():
+        few.results.update((shown[item], ((name, at), layer)) for item, at in own.items() if item in shown)
+    alike = collections.Counter(key for key, _ in few.results.values())
+    few.results = {at: place for at, place in few.results.items() if alike[place[0]] == len(items)}
 
 
 class _Half:
@@ -400,10 +449,7 @@ def _results(few: FewCalls, half: _Half, short: dict[int, Any], places: range) -
 
 def _saved(half: _Half, saved: Sequence[Any]) -> tuple[list[Place | None], list[Input]]:
     """Which of several alike each is that the short forward graph saves, and what that of the whole does, in order."""
-    if not all(isinstance(node, Node) and isinstance(value_of(node), torch.Tensor) for node in saved):
-        raise NotRepeated("numbers are saved")
-    if any(node.meta.get("saved_tensor_with_no_vc_check") for node in saved):
-        raise NotRepeated("which saved values autograd checks is told by their order")
+    _refuse_odd_saves(saved)
     places = [half.alike.get(node) or _of_period(half, node) for node in saved]
     columns: dict[Key, dict[int, int]] = {}
     for at, place in enumerate(places):
@@ -412,42 +458,68 @@ def _saved(half: _Half, saved: Sequence[Any]) -> tuple[list[Place | None], list[
     if any(key[0] != "saved" and key not in half.at for key in columns):
         raise NotRepeated("what layers have of their own is read by some alone")
     seams = {key: half.at.get(key, half.turn) for key in columns}
-    spans: list[tuple[int, int, Any]] = []  # where the two layers at the seam have theirs
+    spans = _spans(columns, seams)
+    by_all = {key for _, _, key in spans}
+    places = [
+        None if place is not None and place[0] not in by_all and node in half.place else place
+        for node, place in zip(saved, places, strict=True)
+    ]
+    like = {key: saved[columns[key][seams[key]]] for key in by_all}
+    added: dict[int, list[Input]] = {}
+    for run in _overlapping(spans):
+        begin, _, first = run[0]
+        ascend = columns[first][seams[first]] == begin
+        added[run[-1][0]] = _added(half, {key: (seams[key], like[key]) for *_, key in run}, ascend)
+    entries: list[Input] = []
+    for at, (node, place) in enumerate(zip(saved, places, strict=True)):
+        entries.append(_kept(half, seams, node, place))
+        entries += added.get(at, ())
+    return places, entries
+
+
+def _refuse_odd_saves(saved: Sequence[Any]) -> None:
+    """Raise NotRepeated unless tensors alone are saved, and autograd checks them all."""
+    if not all(isinstance(node, Node) and isinstance(value_of(node), torch.Tensor) for node in saved):
+        raise NotRepeated("numbers are saved")
+    if any(node.meta.get("saved_tensor_with_no_vc_check") for node in saved):
+        raise NotRepeated("which saved values autograd checks is told by their order")
+
+
+def _spans(columns: dict[Key, dict[int, int]], seams: dict[Key, int]) -> list[Span]:
+    """Of saved values alike, where the two layers at the seam have theirs; none where neither of the two saves it."""
+    spans: list[Span] = []
     for key, column in columns.items():
         one, other = column.get(seams[key]), column.get(seams[key] + 1)
         if one is not None and other is not None:
             spans.append((min(one, other), max(one, other), key))
         elif one is not None or other is not None:
             raise NotRepeated("some layers alone save a value")
-    by_all = {key for _, _, key in spans}
-    places = [
-        None if place is not None and place[0] not in by_all and node in half.place else place
-        for node, place in zip(saved, places, strict=True)
-    ]
-    added: dict[int, list[Input]] = {}
-    for run in _overlapping(spans):
-        rows = added[run[-1][0]] = []
-        ascend = columns[run[0][2]][seams[run[0][2]]] == run[0][0]
-        for number in range(1, half.more + 1) if ascend else range(half.more, 0, -1):
-            for *_, key in run:
-                place, like = (key, seams[key] + number), saved[columns[key][seams[key]]]
-                rows.append((half.inputs[place] if like in half.alike else half.made[number][like], None, place))
-    entries: list[Input] = []
-    for at, (node, place) in enumerate(zip(saved, places, strict=True)):
-        if place is None:
-            entries.append((half.result(node), node, None))
-        else:
-            key, layer = place
-            there = key, layer if layer <= seams[key] else layer + half.more
-            whole = half.inputs[there] if node in half.alike else half.made[0].get(node) or half.copy.of[node]
-            entries.append((whole, node, there))
-        entries += added.get(at, ())
-    return places, entries
+    return spans
 
 
-def _overlapping(spans: list[tuple[int, int, Any]]) -> list[list[tuple[int, int, Any]]]:
+def _kept(half: _Half, seams: dict[Key, int], node: Node, place: Place | None) -> Input:
+    """What the whole saves for a value that the short forward graph does."""
+    if place is None:
+        return half.result(node), node, None
+    key, layer = place
+    there = key, layer if layer <= seams[key] else layer + half.more
+    return half.inputs[there] if node in half.alike else half.made[0].get(node) or half.copy.of[node], node, there
+
+
+def _added(half: _Half, alike: dict[Key, tuple[int, Node]], ascend: bool) -> list[Input]:
+    """What the layers that were left out save, in order; `alike`: of each of the values alike, which layer is the one
+    before them, and its value. In ascending order of layers, or in descending order."""
+    added: list[Input] = []
+    for number in range(1, half.more + 1) if ascend else range(half.more, 0, -1):
+        for key, (layer, like) in alike.items():
+            place = key, layer + number
+            added.append((half.inputs[place] if like in half.alike else half.made[number][like], None, place))
+    return added
+
+
+def _overlapping(spans: list[Span]) -> list[list[Span]]:
     """Spans that overlap together, each in order."""
-    runs: list[list[tuple[int, int, Any]]] = []
+    runs: list[list[Span]] = []
     for span in sorted(spans):
         if runs and span[0] < max(end for _, end, _ in runs[-1]):
             runs[-1].append(span)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config as functorch_config
 import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule
@@ -213,3 +214,19 @@ def test_the_same_halves(net: Net, grown: list[int], monkeypatch: pytest.MonkeyP
     for (_, one), (_, other) in zip(graphs, whole, strict=True):
         assert one == other
     assert few == (net in FEW) and len(grown) == few
+
+
+@pytest.mark.parametrize(("budget", "left_out"), [(1.0, COUNT - KEPT), (0.5, 0)])
+def test_a_memory_budget_is_of_the_whole(budget: float, left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that is partitioned has all its layers: a budget is not shared out over a few of them."""
+    layers: list[int] = []
+    partition = autograd._partition
+
+    def noting(context: Any, inputs: Any, layouts: bool, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        layers.append(sum("native_layer_norm.default" in str(node.target) for node in joint.graph.nodes))
+        return partition(context, inputs, layouts, joint, *args, **kwargs)
+
+    monkeypatch.setattr(autograd, "_partition", noting)
+    with functorch_config.patch(activation_memory_budget=budget):
+        trained(Net(), torch.randn(2, 5, WIDTH))
+    assert layers == [COUNT - left_out]
