@@ -20,7 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dynajit import torch_compat
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.few_layers import with_few_layers
-from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
+from dynajit.aot.legality import (
+    VIEW_OF_SEVERAL,
+    GraphFacts,
+    why_not_differentiable,
+    why_not_traceable,
+    writes_past_autograd,
+)
 from dynajit.aot.modes import levels_left
 from dynajit.aot.passes.unused import gives_nothing
 from dynajit.aot.passes.version_exempt_writes import marking, marking_version_exempt
@@ -45,7 +51,7 @@ from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_f
 from dynajit.aot.training.early_views import with_early_views
 from dynajit.aot.training.late_views import loses_its_place, with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
-from dynajit.aot.training.pieces import checks_gradients, in_pieces, regions_of
+from dynajit.aot.training.pieces import CompilePiece, checks_gradients, in_pieces, regions_of
 from dynajit.aot.training.written_inputs import split_after_writes
 from dynajit.config import config
 from dynajit.graph.meta import NotRepeated, note_graph, notes
@@ -171,8 +177,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
                 return plain
         reason = why_not_differentiable(facts) if differentiated else None
         if reason is not None:
-            views = (cut(facts, example_inputs, piece) for cut in (with_early_views, with_late_views))
-            return next(filter(None, views), None) or _as_captured(gm, reason.text)
+            views = (with_early_views, with_late_views) if reason is VIEW_OF_SEVERAL else ()
+            return _cut(views, facts, example_inputs, piece) or _as_captured(gm, reason.text)
         if any(notes(node).reaches for node in facts.calls):
             return in_pieces(facts, example_inputs, piece) or _as_captured(
                 gm, "it has effects beside kernels that reach tensors by themselves"
@@ -191,15 +197,24 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
             trained = (
                 (in_pieces, split_after_optimizer_step, split_after_writes, with_early_views) if differentiated else ()
             )
-            for cut in (*trained, with_late_views):
-                whole = cut(facts, example_inputs, piece)
-                if whole is not None:
-                    return whole
+            whole = _cut((*trained, with_late_views), facts, example_inputs, piece)
+            if whole is not None:
+                return whole
             lost = _what_autograd_loses(facts, differentiated)
             if lost is not None:
                 return _as_captured(gm, lost)
             return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=noting_exempt))
     return _short_call(graph, torch_compat.forward_of(gm), noting_exempt)
+
+
+def _cut(
+    cuts: Sequence[Callable[..., Callable[..., Any] | None]],
+    graph: GraphFacts,
+    example_inputs: Sequence[Any],
+    piece: CompilePiece,
+) -> Callable[..., Any] | None:
+    """The graph by the first of these cuts that takes it."""
+    return next(filter(None, (cut(graph, example_inputs, piece) for cut in cuts)), None)
 
 
 def _what_autograd_loses(graph: GraphFacts, differentiated: bool) -> str | None:

@@ -517,20 +517,15 @@ def _is_differentiated(overload: torch._ops.OpOverload) -> bool:
     return not overload._schema.returns or any(has(overload._schema.name, key) for key in keys)
 
 
-def _writes_one_of_many(graph: GraphFacts) -> bool:
-    """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
-    the graph has returned it, or is read after its memory was written: autograd refuses that, functionalisation and the
-    views that AOTAutograd returns do not. Of results that nothing has written, only views of inputs count, and of what
-    the graph returns, too, which another graph may write: models often return parts of what they computed, and nobody
-    writes those."""
+def _ones_of_many(graph: GraphFacts) -> tuple[set[Node], bool]:
+    """The views that came with others of one call (`unbind`, `split`), and views of them; and whether one is written,
+    or read, also by the caller, after its memory was: autograd refuses that, functionalisation does not."""
     many: set[Node] = set()
     stale: set[Node] = set()
     for node in graph.calls:
-        if not stale.isdisjoint(node.all_input_nodes):
-            return True
         parts = graph.writes.get(node, ())
-        if not many.isdisjoint(parts):
-            return True
+        if not stale.isdisjoint(node.all_input_nodes) or not many.isdisjoint(parts):
+            return many, True
         written = {memory(part) for part in parts} - {None}
         stale |= {one for one in many if memory(one) in written and value_of(one).requires_grad}
         own = memory(node)
@@ -544,8 +539,20 @@ def _writes_one_of_many(graph: GraphFacts) -> bool:
             is_one = sources[0] in many and memory_of(whole) == own
         if is_one:
             many.add(node)
+    return many, not stale.isdisjoint(graph.returned)
+
+
+def _writes_one_of_many(graph: GraphFacts) -> bool:
+    return _ones_of_many(graph)[1]
+
+
+def _returns_one_of_many(graph: GraphFacts) -> bool:
+    """Whether a result is such a view of an input or of another result, of which AOTAutograd makes one that may be
+    written. Not of what the graph alone has: models often return parts of what they computed, and nobody writes
+    those."""
+    many, _ = _ones_of_many(graph)
     known = graph.given | {memory(node) for node in graph.returned if node not in many} - {None}
-    return any(node in stale or (node in many and memory(node) in known) for node in graph.returned)
+    return any(node in many and memory(node) in known for node in graph.returned)
 
 
 def _nodes_in(value: Any) -> list[Node]:
@@ -618,6 +625,10 @@ NOT_TRACEABLE: Sequence[Reason] = (
     ),
 )
 
+# for which views may be taken outside of the graph
+VIEW_OF_SEVERAL = Reason(
+    "view_of_several", "a result is one of several views, of an input or of another result", _returns_one_of_many
+)
 NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("data_write", "it writes to a tensor's .data, which autograd may use later", writes_past_autograd),
     Reason("out", "it writes where autograd has rules of its own: by out=", lambda graph: bool(graph.outs)),
@@ -625,4 +636,5 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("detached_write", "it writes what it detached, and autograd keeps the two apart", _writes_detached),
     Reason("no_gradient", "to autograd an operator is what its kernel calls", _has_no_gradient),
     Reason("read_later", "backward of a Function reads tensors from outside when it runs", _reads_in_backward),
+    VIEW_OF_SEVERAL,
 )

@@ -118,6 +118,13 @@ def _data_write(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def _one_of_many(x: torch.Tensor) -> torch.Tensor:
+    first, *_ = (x * 2).unbind()
+    with torch.no_grad():
+        first.add_(1)
+    return x * 3
+
+
 def _out(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty(4, 4)
     torch.add(x.detach(), 1, out=y)
@@ -187,10 +194,11 @@ TRACING: dict[str, Program] = {
 DIFFERENTIATING: dict[str, Program] = {
     "data_write": (_data_write, _leaf),
     "out": (_out, _leaf),
-    "one_of_many": (lambda x: x.unbind()[0], _leaf),
+    "one_of_many": (_one_of_many, _leaf),
     "detached_write": (lambda x: x.detach().add_(x), _leaf),
     "no_gradient": (_no_gradient, _leaf),
     "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
+    "view_of_several": (lambda x: x.unbind()[0], _leaf),
 }
 
 
