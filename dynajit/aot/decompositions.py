@@ -187,6 +187,18 @@ def _refusing(rule: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _variance_of_nothing(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """No number where there are no elements. Eager's kernel would warn of them, as the graph does already."""
+    if not any(type(size) is int and size == 0 for size in x.shape):
+        return NotImplemented
+    return torch.ops.aten.sum.dim_IntList(x, dim, keepdim) / 0
+
+
+def _moments_of_nothing(*args: Any, **kwargs: Any) -> Any:
+    made = _variance_of_nothing(*args, **kwargs)
+    return made if made is NotImplemented else (made, made.clone())
+
+
 def _bmm(one: torch.Tensor, other: torch.Tensor) -> Any:
     """One matrix for the whole batch: the batch's rows are those of one product. `matmul` makes batches of it where it
     takes a transposed tensor and weights without gradients, and libraries copy the matrix for each of them."""
@@ -202,7 +214,13 @@ ALWAYS: Decompositions = {
     torch.ops.aten._unique.default: _unique,
     torch.ops.aten._efficientzerotensor.default: _zero_tensor,
 }
-_CODEGEN: Decompositions = {torch.ops.aten.cat.default: _cat}
+_CODEGEN: Decompositions = {
+    torch.ops.aten.cat.default: _cat,
+    torch.ops.aten.var.correction: _variance_of_nothing,
+    torch.ops.aten.std.correction: _variance_of_nothing,
+    torch.ops.aten.var_mean.correction: _moments_of_nothing,
+    torch.ops.aten.std_mean.correction: _moments_of_nothing,
+}
 
 
 def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

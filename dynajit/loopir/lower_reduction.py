@@ -213,13 +213,13 @@ def _variance(
     chosen = _dims(dims, x)
     less = 1 if correction is None else correction
     left = count_of(x, chosen) - (int(less) if less == int(less) else less)
-    if not left >= 0 and is_symbolic([left]):
-        raise NotLowered("a variance may have no degree of freedom")
-    left = max(left, 0)
+    may_be_none = not left >= 0 and is_symbolic([left])
+    left = left if may_be_none else max(left, 0)
     mean, squares = _mean_and_squares(build, x, chosen, dtype)
 
     def result(s: Scalar) -> Scalar:
-        variance = apply("div", s, like(left, s))
+        freedom = apply("maximum", like(left, s), like(0, s)) if may_be_none else like(left, s)
+        variance = apply("div", s, freedom)
         return apply("sqrt", variance) if root else variance
 
     if with_mean and on_cpu:

@@ -132,7 +132,7 @@ def transposed(x: torch.Tensor) -> Any:
 
 
 def of_two_kinds(x: torch.Tensor) -> Any:
-    out = x.new_empty(8, 3)
+    out = x.new_zeros(8, 3)
     with dist._coalescing_manager():
         dist.all_reduce(x)
         dist.all_gather_into_tensor(out, x + 1)

@@ -19,6 +19,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Size]] = {
     "correction": (lambda x: x.std(dim=1, correction=5), torch.Size([2, 4])),
     "unused": (lambda x: (x.var((0, 1)), x * 2)[1], torch.Size([1, 1, 3])),
     "no elements": (lambda x: x.std(1, False), torch.Size([3, 0])),
+    "no elements at all": (lambda x: (torch.var_mean(x), x.var((0, 1), keepdim=True)), torch.Size([0, 3])),
     "of enough": (lambda x: (x.std(0, False), x.var(1), torch.std_mean(x, None, True)), torch.Size([1, 3])),
 }
 
