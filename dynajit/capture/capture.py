@@ -674,6 +674,8 @@ class FrameCapture:
                 with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
                     compiled = backend(module, examples, **self.session.choices.options)
             except Exception as error:
+                if isinstance(error, RecursionError) and rules.is_deep():
+                    raise
                 if not (shapes.unknowns and is_data_dependent(error)):
                     raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
                 compiled = module.forward  # which decides by the numbers that were drawn

@@ -9,7 +9,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
+import sys
 import sysconfig
+import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -126,6 +128,11 @@ own_builtins = changed(*((builtins, name, value) for name, value in _BUILTINS.it
 def takes_packed_sequence(code: types.CodeType, values: tuple[Any, ...]) -> bool:
     """Whether this is the call of a recurrent network that ends a graph, in which there is nothing to compile."""
     return code.co_filename == _RECURRENT_FILE and any(type(value) is PackedSequence for value in values)
+
+
+def is_deep() -> bool:
+    """Whether calls take half of the room that this thread has for them: Python compiles no source at the end of it."""
+    return sum(1 for _ in traceback.walk_stack(None)) > sys.getrecursionlimit() // 2
 
 
 def saves_for_hooks() -> bool:

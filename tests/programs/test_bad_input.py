@@ -9,7 +9,10 @@ the same state as in eager, at the first call and at the second.
 
 from __future__ import annotations
 
+import functools
 import linecache
+import sys
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -632,6 +635,37 @@ def test_endless_recursion_with_effects() -> None:
     assert outcome(endless_mut, tensor(), logs[0])[0] is RecursionError
     assert outcome(dynajit.compile(endless_mut, backend="eager"), tensor(), logs[1])[0] is RecursionError
     assert logs[0] == logs[1]
+
+
+def _from_below(depth: int, call: Callable[[], Any]) -> Any:
+    return call() if depth == 0 else _from_below(depth - 1, call)
+
+
+def test_compiled_near_the_end_of_the_stack() -> None:
+    """Wherever there is no room left: eager's result, or its error."""
+
+    def many(x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = x.add(1)
+        return x
+
+    used = sum(1 for _ in traceback.walk_stack(None))
+    ran = 0
+    for left in (400, 200, 100, 60, *range(40, 0, -3)):
+        dynajit.reset()
+        compiled = dynajit.compile(many, backend="eager")
+        found = outcome(_from_below, sys.getrecursionlimit() - used - left, functools.partial(compiled, tensor()))
+        assert found == (RecursionError, "") or torch.equal(found, many(tensor())), (left, found)
+        ran += isinstance(found, Tensor)
+    assert ran >= 4
+
+
+def test_a_backend_that_recurses_is_at_fault() -> None:
+    def backend(gm: Any, examples: Any) -> Any:
+        return backend(gm, examples)
+
+    with pytest.raises(dynajit.exc.BackendCompilerFailed, match="recursion depth"):
+        dynajit.compile(lambda x: x + 1, backend=backend)(tensor())
 
 
 def test_endless_recursion_of_a_module() -> None:
