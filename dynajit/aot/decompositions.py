@@ -189,8 +189,8 @@ def _refusing(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 def _variance_of_nothing(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """No number where there are no elements. Eager's kernel would warn of them, as the graph does already."""
-    if not any(type(size) is int and size == 0 for size in x.shape):
-        return NotImplemented
+    if x.is_complex() or not any(type(size) is int and size == 0 for size in x.shape):
+        return NotImplemented  # of complex numbers it is real, their mean is not
     return torch.ops.aten.sum.dim_IntList(x, dim, keepdim) / 0
 
 
