@@ -11,6 +11,7 @@ import datetime
 import multiprocessing
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -115,3 +116,21 @@ class Counts:
         """Graphs, breaks, recompiles."""
         report = ExplainReport(self.seen)
         return report.graph_count, report.graph_break_count, len(report.recompile_reasons)
+
+
+def compared(
+    rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True, parts: int = 1
+) -> tuple[int, int, int]:
+    """Eager and compiled, three calls each: results, and what the argument is afterwards, whose numbers are `parts` to
+    one. Gives what was captured."""
+    compiled = dynajit.compile(fn, backend=backend, fullgraph=fullgraph)
+    reruns = dynajit.counters["reruns"]
+    reruns.clear()
+    with counted() as counts, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        for step in range(3):
+            x = torch.arange(12.0).reshape(4, 3) / parts + 100 * rank + step
+            y = x.clone()
+            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
+    assert not reruns  # a graph that raises each time would be right, too
+    return counts.totals()

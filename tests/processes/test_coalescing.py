@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, counted
+from ranks import Ranks, compared
 
 import dynajit
 
@@ -74,18 +74,6 @@ def _in_a_helper(x: torch.Tensor) -> torch.Tensor:
 
 
 PROGRAMS = [summed, gathered, scattered, waited_for, of_none, twice]
-
-
-def compared(rank: int, fn: Callable[..., Any], backend: str) -> tuple[int, int, int]:
-    """Eager and compiled, three calls each."""
-    compiled = dynajit.compile(fn, backend=backend, fullgraph=True)
-    with counted() as counts, warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        for step in range(3):
-            x = torch.arange(12.0).reshape(4, 3) + 100 * rank + step
-            y = x.clone()
-            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
-    return counts.totals()
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])

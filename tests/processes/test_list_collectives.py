@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, counted
+from ranks import Ranks, compared, counted
 
 import dynajit
 
@@ -80,22 +80,11 @@ def skip_if_refused(two: Ranks, fn: Callable[..., Any]) -> None:
         pytest.skip("gloo does not exchange lists in this release of torch")
 
 
-def compared(rank: int, fn: Callable[..., Any], backend: str) -> tuple[int, int, int]:
-    """Eager and compiled, three calls each."""
-    compiled = dynajit.compile(fn, backend=backend, fullgraph=True)
-    with counted() as counts:
-        for step in range(3):
-            x = torch.arange(12.0).reshape(4, 3) / 10 + 100 * rank + step
-            y = x.clone()
-            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
-    return counts.totals()
-
-
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_in_one_graph(two: Ranks, fn: Any, backend: str) -> None:
     skip_if_refused(two, fn)
-    assert two.run(compared, fn, backend) == [(1, 0, 0)] * 2
+    assert two.run(compared, fn, backend, True, 10) == [(1, 0, 0)] * 2
 
 
 def on_one_rank(rank: int, fn: Callable[..., Any], compiles: int) -> Any:

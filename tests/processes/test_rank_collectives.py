@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, counted
+from ranks import Ranks, compared, counted
 from torch.distributed import _functional_collectives as functional
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
@@ -136,21 +135,6 @@ PROGRAMS = [
     of_parameters,
     for_others,
 ]
-
-
-def compared(rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True) -> tuple[int, int, int]:
-    """Eager and compiled, three calls each: results, and what the argument is afterwards."""
-    compiled = dynajit.compile(fn, backend=backend, fullgraph=fullgraph)
-    reruns = dynajit.counters["reruns"]
-    reruns.clear()
-    with counted() as counts, warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        for step in range(3):
-            x = torch.arange(12.0).reshape(4, 3) + 100 * rank + step
-            y = x.clone()
-            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
-    assert not reruns  # a graph that raises each time would be right, too
-    return counts.totals()
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
