@@ -8,6 +8,7 @@ graphs run as they were captured. One more reason: a row, and its smallest progr
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,11 @@ class GraphFacts:
                 self.in_autocast.add(node)
             if levels > 0:
                 self.in_levels.add(node)
+
+    @functools.cached_property
+    def ones_of_many(self) -> tuple[set[Node], bool]:
+        """See `_ones_of_many`."""
+        return _ones_of_many(self)
 
     @property
     def turns_gradients_on(self) -> bool:
@@ -543,14 +549,14 @@ def _ones_of_many(graph: GraphFacts) -> tuple[set[Node], bool]:
 
 
 def _writes_one_of_many(graph: GraphFacts) -> bool:
-    return _ones_of_many(graph)[1]
+    return graph.ones_of_many[1]
 
 
 def _returns_one_of_many(graph: GraphFacts) -> bool:
     """Whether a result is such a view of an input or of another result, of which AOTAutograd makes one that may be
     written. Not of what the graph alone has: models often return parts of what they computed, and nobody writes
     those."""
-    many, _ = _ones_of_many(graph)
+    many, _ = graph.ones_of_many
     known = graph.given | {memory(node) for node in graph.returned if node not in many} - {None}
     return any(node in many and memory(node) in known for node in graph.returned)
 

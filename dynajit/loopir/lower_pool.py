@@ -42,7 +42,7 @@ def _inside(index: Index, size: int) -> Scalar:
 def _max_pool(
     build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> tuple[Value, Value]:
-    windows = Windows(build.program.device, x, kernel, stride, padding, dilation)
+    windows = Windows(build, x, kernel, stride, padding, dilation)
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool(build, windows)
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -99,7 +99,7 @@ def _max_pool_backward(
 ) -> Value:
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool_backward(
-            build, grad, Windows(build.program.device, x, kernel, stride, padding, dilation), indices
+            build, grad, Windows(build, x, kernel, stride, padding, dilation), indices
         )
     return lower_scatter.max_pool_backward(build, grad, indices)
 
@@ -118,7 +118,7 @@ def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scala
 def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
     """The elements of each window, side by side: what reads them reads the image, where neighbouring windows have
     neighbouring elements, or none in common."""
-    windows = Windows(build.program.device, x, kernel, stride, padding, dilation)
+    windows = Windows(build, x, kernel, stride, padding, dilation)
     if len(x.shape) != 4 or build.program.device.type != "cpu" or not check_dtype(x.dtype).is_floating_point:
         raise NotLowered
     apart = windows.stride == windows.kernel and windows.padding == (0, 0) and windows.kernel[1] >= SHORTEST_RUN
@@ -155,7 +155,7 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    windows = Windows(build.program.device, x, kernel, stride, padding)
+    windows = Windows(build, x, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered
@@ -184,7 +184,7 @@ def _avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    windows = Windows(build.program.device, x, kernel, stride, padding)
+    windows = Windows(build, x, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
     side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
+from dynajit.loopir.builder import Builder
 from dynajit.loopir.index import Index
 from dynajit.loopir.nodes import Value
 from dynajit.loopir.registry import NotLowered
@@ -32,16 +31,14 @@ def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int,
 class Windows:
     """Where the windows of a pooling are."""
 
-    def __init__(
-        self, device: torch.device, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1
-    ) -> None:
+    def __init__(self, build: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
         self.x = x
         self.kernel = _pair(kernel, (1, 1))
         self.stride = _pair(stride, self.kernel)
         self.padding = _pair(padding, (0, 0))
         self.dilation = _pair(dilation, (1, 1))
         self.size = x.shape[-2:]
-        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES[device.type]:
+        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES[build.program.device.type]:
             raise NotLowered
         if not all(isinstance(size, int) for size in self.size):
             raise NotLowered

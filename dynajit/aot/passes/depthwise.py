@@ -8,6 +8,7 @@ by 16: for 384 channels and 7x7 that is 18 MB. On small planes the way over cont
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,15 +32,25 @@ def contiguous_where_small(gm: GraphModule) -> GraphModule:
     return made
 
 
+def images_of(tensors: Sequence[Any]) -> Any:
+    """The values of a convolution's tensors; None unless they are images on a CPU, of known sizes."""
+    values = [getattr(tensor, "meta", {}).get("val") for tensor in tensors]
+    known = (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 4
+        and value.device.type == "cpu"
+        and all(type(size) is int for size in value.shape)
+        for value in values
+    )
+    return values if all(known) else None
+
+
 def _pays(node: Node) -> bool:
     args: Any = node.args
-    values: list[Any] = [getattr(arg, "meta", {}).get("val") for arg in args[:3]]
-    gradient, given, weight = values
-    if not all(isinstance(value, torch.Tensor) and value.dim() == 4 for value in values):
+    images = images_of(args[:3])
+    if images is None:
         return False
-    sizes = (*gradient.shape, *given.shape, *weight.shape)
-    if given.device.type != "cpu" or not all(type(size) is int for size in sizes):
-        return False
+    gradient, given, weight = images
     groups, (_, of_weight, _) = args[9:11]
     depthwise = groups == given.shape[1] == weight.shape[0] and weight.shape[1] == 1 < groups
     places, kernel = gradient.shape[2] * gradient.shape[3], weight.shape[2] * weight.shape[3]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from dynajit.aot.passes.depthwise import images_of
 from dynajit.aot.rewrite import call, compute, copied
 from dynajit.graph.meta import value_of
 
@@ -44,16 +45,12 @@ def _found(gm: GraphModule) -> Iterator[Node]:
 
 def _pays(tensors: Sequence[Any], transposed: Any, groups: Any) -> bool:
     """`tensors`: the result or its gradient, what is given, the weight."""
-    values: list[Any] = [getattr(tensor, "meta", {}).get("val") for tensor in tensors]
-    if not all(isinstance(value, torch.Tensor) and value.dim() == 4 for value in values):
+    images = images_of(tensors)
+    if images is None or images[1].dtype is not torch.float32:
         return False
-    gradient, given, weight = values
-    sizes = (*gradient.shape, *given.shape, *weight.shape)
-    if given.device.type != "cpu" or given.dtype is not torch.float32 or not all(type(size) is int for size in sizes):
-        return False
-    channels, made = given.shape[1], gradient.shape[1]
+    made, channels = (image.shape[1] for image in images[:2])
     few = channels <= MAX_CHANNELS and made <= MAX_CHANNELS and (channels > 1 or made == 1)
-    contiguous = all(value.is_contiguous() for value in values)
+    contiguous = all(image.is_contiguous() for image in images)
     return not transposed and groups == 1 and few and contiguous
 
 

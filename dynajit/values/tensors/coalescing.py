@@ -27,8 +27,8 @@ from dynajit.values.tensors.collectives import (
     group_of,
     name_of_call,
     not_coalesced,
-    real_of,
     receive,
+    wants_handle,
 )
 
 
@@ -46,7 +46,7 @@ class CoalescingBlock(NamedTuple):
         """Whether the call is to be made at the block's end, which it is noted for."""
         if not self.entered or group is not self.group or function.__name__ not in _TOGETHER:
             return False
-        if "async_op" in given and real_of(tx, given["async_op"]):
+        if wants_handle(tx, given):
             raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} for a handle, in a block that puts it off")
         tx.journal.set_attr(tx, "coalescing", self._replace(calls=(*self.calls, (function, given))))
         return True
@@ -72,7 +72,7 @@ def _manager(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: V
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} for a device")
     if tx.coalescing is not None:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{name_of_call(function)} in another such block")
-    asynchronous = ConstVal("async_ops" in given and bool(real_of(tx, given["async_ops"])))
+    asynchronous = ConstVal(wants_handle(tx, given, "async_ops"))
     tx.opening()
     tx.journal.set_attr(tx, "open_levels", tx.open_levels + 1)
     tx.journal.set_attr(tx, "coalescing", CoalescingBlock(group))

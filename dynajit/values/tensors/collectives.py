@@ -98,8 +98,7 @@ def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Val
     warn = getattr(function, "__deprecated__", None)
     if warn is not None:
         warns_through(tx, _warns(function.__name__, warn), warn, FutureWarning)
-    asynchronous = "async_op" in given and bool(real_of(tx, given["async_op"]))
-    return WorkVal(made.own) if asynchronous and made is not None else ConstVal(None)
+    return WorkVal(made.own) if made is not None and wants_handle(tx, given) else ConstVal(None)
 
 
 class Exchange(NamedTuple):
@@ -334,6 +333,11 @@ def peer_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value], g
     if each != name:
         return int(rank)
     return int(sys.modules["torch.distributed"].get_group_rank(group, rank))
+
+
+def wants_handle(tx: Tracer, given: dict[str, Value], name: str = "async_op") -> bool:
+    """Whether the program asks for what it may wait with."""
+    return name in given and bool(real_of(tx, given[name]))
 
 
 def _name_of(tx: Tracer, group: Value) -> str:

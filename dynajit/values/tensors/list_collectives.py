@@ -31,8 +31,8 @@ from dynajit.values.tensors.collectives import (
     not_coalesced,
     operation_of,
     peer_of,
-    real_of,
     sent_by,
+    wants_handle,
 )
 
 
@@ -75,8 +75,7 @@ def _exchange(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: 
         found = [tx.torch_op("call_function", wait, [each], {}) for each in tx.unpack(started)]
         for each, part in zip(out, found, strict=False):  # a token goes nowhere
             tx.torch_op("call_method", "copy_", [each, part], {})
-    asynchronous = "async_op" in given and bool(real_of(tx, given["async_op"]))
-    return WorkVal(out) if asynchronous else ConstVal(None)
+    return WorkVal(out) if wants_handle(tx, given) else ConstVal(None)
 
 
 def _tensors(tx: Tracer, function: types.FunctionType, given: dict[str, Value], name: str) -> list[Value]:
