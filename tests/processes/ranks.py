@@ -1,4 +1,4 @@
-"""Processes of one job, for tests of torch.distributed: started once, each case has a gloo group of its own.
+"""Processes of one job, for tests of torch.distributed: started once, each case has a group of its own.
 
 In: a function of a test module and its arguments; it is called in each process with the rank first. Out: what each
 rank's call gave, or an AssertionError with the traceback of the rank that raised, or the ranks that gave no answer.
@@ -30,16 +30,16 @@ ENDED = "ended"  # what a process that is gone answers
 
 
 class Ranks:
-    """Two processes, or more, that wait for cases."""
+    """Two processes, or more, that wait for cases. `backend`: of their groups; with "nccl" each has a GPU."""
 
-    def __init__(self, folder: Path, count: int = 2) -> None:
+    def __init__(self, folder: Path, count: int = 2, backend: str = "gloo") -> None:
         self.folder, self.cases = folder, 0
         spawn = multiprocessing.get_context("spawn")
         self.connections: list[Connection] = []
         self.processes = []
         for rank in range(count):
             here, there = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(rank, count, there), daemon=True)
+            process = spawn.Process(target=_serve, args=(rank, count, there, backend), daemon=True)
             process.start()
             there.close()
             self.connections.append(here)
@@ -74,8 +74,10 @@ def _answer(connection: Connection) -> tuple[bool, Any]:
         return True, ENDED
 
 
-def _serve(rank: int, count: int, connection: Connection) -> None:
+def _serve(rank: int, count: int, connection: Connection, backend: str) -> None:
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     while True:
         try:
             case, args, store, seconds = connection.recv()
@@ -85,7 +87,7 @@ def _serve(rank: int, count: int, connection: Connection) -> None:
         dynajit.reset()
         timeout, short = datetime.timedelta(seconds=GROUP_SECONDS), datetime.timedelta(seconds=seconds)
         try:
-            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=timeout)
+            dist.init_process_group(backend, init_method=store, rank=rank, world_size=count, timeout=timeout)
             dist.barrier()  # a short case's rank would leave, with its connections, while another one still connects
             if short < timeout:  # not for the ranks to find each other: the machine may be busy
                 dist.distributed_c10d._set_pg_timeout(short)
@@ -118,6 +120,11 @@ class Counts:
         return report.graph_count, report.graph_break_count, len(report.recompile_reasons)
 
 
+def device() -> str:
+    """Where tensors are that the group exchanges."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+
 def compared(
     rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True, parts: int = 1
 ) -> tuple[int, int, int]:
@@ -129,7 +136,7 @@ def compared(
     with counted() as counts, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         for step in range(3):
-            x = torch.arange(12.0).reshape(4, 3) / parts + 100 * rank + step
+            x = torch.arange(12.0, device=device()).reshape(4, 3) / parts + 100 * rank + step
             y = x.clone()
             torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
     assert not reruns  # a graph that raises each time would be right, too

@@ -24,7 +24,7 @@ def reduced(x: torch.Tensor) -> Any:
 
 
 def scattered(x: torch.Tensor) -> Any:
-    size, out, other = dist.get_world_size(), torch.empty_like(x), torch.zeros(())
+    size, out, other = dist.get_world_size(), torch.empty_like(x), x.new_zeros(())
     dist.scatter(out, [x * each for each in range(size)] if dist.get_rank() == 1 else None, src=1)
     dist.scatter(other, [x.amax() + each for each in range(size)] if dist.get_rank() == 0 else [])
     return out + x, other
@@ -33,7 +33,7 @@ def scattered(x: torch.Tensor) -> Any:
 def gathered(x: torch.Tensor) -> Any:
     parts = [torch.empty_like(x) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
     dist.gather(x * 2, parts)
-    numbers = [torch.zeros(()) for _ in range(dist.get_world_size())] if dist.get_rank() == 1 else None
+    numbers = [x.new_zeros(()) for _ in range(dist.get_world_size())] if dist.get_rank() == 1 else None
     dist.gather(x.amax(), numbers, group_dst=1)
     return parts, numbers, x + 1
 

@@ -38,13 +38,13 @@ def gathered(x: torch.Tensor) -> Any:
     dist.all_gather_into_tensor(whole, x)
     parts = [torch.empty_like(x) for _ in range(size)]
     dist.all_gather(parts, x * 3)
-    number = [torch.zeros(()) for _ in range(size)]
+    number = [x.new_zeros(()) for _ in range(size)]
     dist.all_gather(number, x.sum())
     return whole + 1, parts, number
 
 
 def scattered(x: torch.Tensor) -> Any:
-    out = torch.empty(2, 3)
+    out = x.new_empty(2, 3)
     dist.reduce_scatter_tensor(out, x, op=dist.ReduceOp.SUM)
     other = x.new_empty(x.numel() // 2)
     dist.reduce_scatter_tensor(other, x.flatten() * 2)
@@ -83,8 +83,8 @@ def in_order(x: torch.Tensor) -> Any:
 
 
 def of_parameters(x: torch.Tensor) -> Any:
-    w = torch.full((4, 3), dist.get_rank() + 1.0, requires_grad=True)
-    out = torch.empty(8, 3)
+    w = torch.full((4, 3), dist.get_rank() + 1.0, device=x.device, requires_grad=True)
+    out = x.new_empty(8, 3)
     with torch.no_grad():
         dist.all_gather_into_tensor(out, w)
         dist.all_reduce(w)
