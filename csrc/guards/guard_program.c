@@ -20,26 +20,26 @@ int dj_guard_check(PyObject *program, PyObject *const *locals, PyObject **inputs
     return remembered != DJ_MEMO_UNKNOWN ? remembered : dj_guard_run(self, locals, wanted, dj_memo_passed);
 }
 
-/* Whether a leaf can be tested by itself: of one local, or of none, by code that runs no Python. */
-static bool stands_alone(const GuardProgram *self, const Instruction *leaf)
+/* Whether a leaf can be tested by itself: of one slot, or of none, by code that runs no Python. */
+static bool stands_alone(const Instruction *leaf)
 {
     switch (leaf->op) {
-    case OP_GLOBAL_STATE:
-        return true;
     case OP_EQUALS:
-        return leaf->a < self->n_locals && dj_is_plain_constant(leaf->payload);
+        return dj_is_plain_constant(leaf->payload);
+    case OP_GLOBAL_STATE:
     case OP_TYPE:
     case OP_TYPE_WEAK:
     case OP_ID:
     case OP_ID_WEAK:
     case OP_CODE:
     case OP_TENSOR:
-        return leaf->a < self->n_locals;
+        return true;
     default:
         return false;
     }
 }
 
+/* Finds the leaf of a guard, if its slot is a local or what a cell among the locals contains. */
 static void suspect_guard(GuardProgram *self, int guard)
 {
     if (self->failed == guard) {
@@ -49,16 +49,38 @@ static void suspect_guard(GuardProgram *self, int guard)
     self->suspect = NULL;
     for (Py_ssize_t i = 0; i < self->n_instructions; i++) {
         const Instruction *leaf = &self->instructions[i];
-        if (leaf->guard == guard && leaf->op > OP_LAST_ACCESS && stands_alone(self, leaf)) {
-            self->suspect = leaf;
+        if (leaf->guard != guard || leaf->op < OP_LAST_ACCESS || !stands_alone(leaf)) {
+            continue;
         }
+        const Instruction *access = NULL;
+        if (leaf->op != OP_GLOBAL_STATE && leaf->a >= self->n_locals) {
+            for (access = self->instructions; access->op > OP_LAST_ACCESS || access->a != leaf->a; access++) {
+            }
+            if (access->op != OP_CELL_CONTENTS || access->b >= self->n_locals) {
+                continue;
+            }
+        }
+        self->suspect = leaf;
+        self->suspect_access = access;
     }
+}
+
+static bool suspect_fails(const GuardProgram *self, PyObject *const *locals)
+{
+    if (self->suspect == NULL || self->suspect_access == NULL) {
+        return self->suspect != NULL && !dj_guard_leaf(self->suspect, locals);
+    }
+    PyObject *cell = locals[self->suspect_access->b];
+    PyObject *contents = PyCell_Check(cell) ? PyCell_GET(cell) : NULL;
+    Instruction leaf = *self->suspect;
+    leaf.a = 0;
+    return contents != NULL && !dj_guard_leaf(&leaf, &contents);
 }
 
 int dj_guard_check_again(PyObject *program, PyObject *const *locals, PyObject **inputs)
 {
     GuardProgram *self = (GuardProgram *)program;
-    if (self->suspect != NULL && !dj_guard_leaf(self->suspect, locals)) {
+    if (suspect_fails(self, locals)) {
         return self->suspect->guard;
     }
     int failed = dj_guard_check(program, locals, inputs);

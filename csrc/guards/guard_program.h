@@ -77,7 +77,8 @@ typedef struct {
     GuardMemo *memo;    /* or NULL */
     Py_ssize_t n_inputs;
     int *inputs; /* slots that are handed to the variant, as a tuple */
-    const Instruction *suspect; /* the leaf that failed last time, if it looks at a local alone; or NULL */
+    const Instruction *suspect; /* the leaf that failed last time, if it looks at a local or a cell's contents alone; or NULL */
+    const Instruction *suspect_access; /* what reads the cell; NULL: it is a local */
     int failed;                 /* the guard that `suspect` was looked for by */
 } GuardProgram;
 

@@ -1,6 +1,7 @@
 """Variants of a code object: which is found, in what order, and when they die."""
 
 import gc
+import types
 import weakref
 
 import pytest
@@ -13,12 +14,14 @@ def program(*instructions, n_locals=1):
     return _C.GuardProgram(list(instructions), n_locals, globals())
 
 
-def make_variant(answer, expected, key=None, asked_last=False):
-    """Answers `answer` where the argument equals `expected`; guard 3 is the one that fails."""
+def make_variant(answer, expected, key=None, asked_last=False, in_cell=False):
+    """Answers `answer` where the argument, or what the cell contains that it is, equals `expected`; guard 3 is the one
+    that fails."""
     namespace = {}
     exec(f"def replacement(x): return {answer!r}", namespace)
     replacement = type(flatten_parameters)(namespace["replacement"].__code__, globals())
-    guards = program(("EQUALS", 3, 0, -1, expected))
+    read = [("CELL_CONTENTS", 3, 1, 0, None)] * in_cell
+    guards = program(*read, ("EQUALS", 3, len(read), -1, expected))
     return _C.Variant(guards, replacement, False, globals(), data=answer, key=key, asked_last=asked_last)
 
 
@@ -45,6 +48,20 @@ def test_the_variant_that_fits_is_run_and_moves_to_the_front():
     assert call(True) == "original"
     assert no_capture.reasons == [("for 2", 3), ("for 1", 3), ("for 3", 3)]
     assert [variant.hits for variant in _C.variants(target.__code__)] == [1, 1, 0]
+
+
+def test_a_guard_that_failed_is_asked_first():
+    """Of a local, or of what a cell among them contains: in the next call it may hold, and so may the cell be empty."""
+    for in_cell, passed in ((False, lambda value: value), (True, types.CellType)):
+        target = make_target()
+        call = compiled(target, no_capture, key="k")
+        for value in (1, 2):
+            _C.add_variant(target.__code__, make_variant(f"for {value}", value, "k", in_cell=in_cell))
+        for value in (3, 3, 1, 3, 2, 1, True, 2):
+            expected = f"for {value}" if type(value) is int and value < 3 else "original"
+            assert call(passed(value)) == expected, (in_cell, value)
+        if in_cell:
+            assert [call(each) for each in (types.CellType(), 1, passed(1))] == ["original", "original", "for 1"]
 
 
 def test_variants_that_are_asked_last():
