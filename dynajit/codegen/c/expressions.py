@@ -246,7 +246,9 @@ class Expressions:
         return _HELPERS.get(dtype)
 
     def _loaded(self, text: str, dtype: torch.dtype) -> str:
-        """What is read from memory as a value."""
+        """What is read from memory as a value: a bool's byte may hold any number, as of `view(torch.bool)`, and is true then."""
+        if dtype is torch.bool:
+            return f"({text} != 0)"
         helper = self._helper(dtype)
         if helper is None:
             return text
