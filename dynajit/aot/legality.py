@@ -217,8 +217,9 @@ def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:
 # ---- what autograd or the program sees beside the results
 
 
-def _reads_in_backward(graph: GraphFacts) -> bool:
-    return any(getattr(node.target, "backward_reads", False) for node in graph.calls)
+def _backward(fact: str) -> Callable[[GraphFacts], bool]:
+    """Whether it is so of the backward of a Function; see `values/tensors/autograd.py`."""
+    return lambda graph: any(getattr(node.target, fact, False) for node in graph.calls)
 
 
 def _returns_what_it_computes_with(graph: GraphFacts) -> bool:
@@ -641,6 +642,7 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("one_of_many", "it writes where autograd has rules of its own: to one of many views", _writes_one_of_many),
     Reason("detached_write", "it writes what it detached, and autograd keeps the two apart", _writes_detached),
     Reason("no_gradient", "to autograd an operator is what its kernel calls", _has_no_gradient),
-    Reason("read_later", "backward of a Function reads tensors from outside when it runs", _reads_in_backward),
+    Reason("read_later", "backward of a Function reads tensors from outside when it runs", _backward("backward_reads")),
+    Reason("written_later", "backward of a Function writes what it did not make", _backward("backward_writes")),
     VIEW_OF_SEVERAL,
 )

@@ -22,13 +22,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
-from dynajit.graph.meta import is_view, note, notes
+from dynajit.graph.meta import is_view, note, notes, value_of
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import CutNodes
 from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import ConstSource, Source
+from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, starts_collective
 from dynajit.report.records import FrameLoc
 from dynajit.torch_warnings import unwarned
@@ -160,6 +161,22 @@ class GraphBuilder:
     def communicates_since(self, mark: tuple[int, int, int, bool]) -> bool:
         """Whether one of the nodes added since `mark` starts a collective."""
         return any(starts_collective(node.target) for node in self._nodes[mark[0] :])
+
+    def written_since(self, mark: tuple[int, int, int, bool]) -> list[tuple[int, int]]:
+        """Of each write by the nodes added since `mark` their node's place, and the place of that which made the
+        memory; -1: it was there before."""
+        added = self._nodes[mark[0] :]
+        writes = [(place, memory) for place, node in enumerate(added) for memory in notes(node).writes]
+        if not writes:
+            return []
+        before = [value_of(node) for node in self._nodes[: mark[0]]]
+        made = dict.fromkeys(
+            map(torch_compat.memory_of, leaves_in([before, [entry.fake for entry in self.inputs]])), -1
+        )
+        for place, node in enumerate(added):
+            for value in leaves_in(value_of(node)):
+                made.setdefault(torch_compat.memory_of(value), place)
+        return [(place, made[memory]) for place, memory in writes]
 
     def computes_alone(self, mark: tuple[int, int, int, bool]) -> bool:
         """Whether the nodes added since `mark` would give the same at any time: beside constants of the trace they read

@@ -42,10 +42,11 @@ _ITERATED = frozenset(
         *((f"{name}_backward", "default") for name in ("softplus", "elu", "hardswish", "hardsigmoid")),
     )
 )
+_ITERATED_ON_CPU = frozenset({torch.ops.aten.native_dropout_backward.default})
 # operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
 _ROW_MAJOR = frozenset({torch.ops.aten.pow.Scalar, torch.ops.aten.isin.Tensor_Tensor})
 _ROW_MAJOR_ON_CPU = frozenset({torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.rrelu_with_noise.default})
-# normalisations whose real kernels on CPUs give one of torch's own memory formats, the nearest to their input's
+# what real kernels on CPUs give in one of torch's own memory formats, the nearest to their input's
 _FORMATTED = frozenset(
     getattr(getattr(torch.ops.aten, name), overload)
     for name, overload in (
@@ -53,6 +54,7 @@ _FORMATTED = frozenset(
         *(("_native_batch_norm_legit", overload) for overload in ("default", "no_stats")),
         ("_native_batch_norm_legit_functional", "default"),
         ("_native_batch_norm_legit_no_training", "default"),
+        *(("channel_shuffle", "default"), ("native_channel_shuffle", "default")),
     )
 )
 # places and counts beside the elements that are found, which are int64; torch 2.11's fakes have the elements' dtype
@@ -152,13 +154,15 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _as_in_eager(self, func: Any, args: Sequence[Any], result: Any) -> Any:
         """The result with the strides and dtypes that the real kernel gives it."""
-        if func in _ITERATED:
+        if func in _ITERATED or (func in _ITERATED_ON_CPU and result.device.type == "cpu"):
             return self._iterated(args, result)
         if func in _ROW_MAJOR or func in _ROW_MAJOR_ON_CPU:
             results = result if isinstance(result, tuple) else (result,)
             made = tuple(self._row_major(one, func in _ROW_MAJOR) for one in results)
             return made if isinstance(result, tuple) else made[0]
         if func in _FORMATTED:
+            if isinstance(result, torch.Tensor):
+                return self._formatted(args[0], result)
             return self._formatted(args[0], result[0]), *result[1:]
         if func in _FOUND:
             with self:

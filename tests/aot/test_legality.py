@@ -144,6 +144,16 @@ class _Scaling(torch.autograd.Function):
         return gradient * (1 + _SCALE)
 
 
+class _InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient.mul_(2)
+
+
 _LIBRARY = torch.library.Library("legality_doubled", "DEF")
 _LIBRARY.define("doubled(Tensor x) -> Tensor")
 _LIBRARY.impl("doubled", lambda x: x * 2, "CPU")
@@ -198,6 +208,7 @@ DIFFERENTIATING: dict[str, Program] = {
     "detached_write": (lambda x: x.detach().add_(x), _leaf),
     "no_gradient": (_no_gradient, _leaf),
     "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
+    "written_later": (lambda x: _InPlace.apply(x), _leaf),  # type: ignore[no-untyped-call]
     "view_of_several": (lambda x: x.unbind()[0], _leaf),
 }
 

@@ -246,7 +246,7 @@ class Expressions:
         return _HELPERS.get(dtype)
 
     def _loaded(self, text: str, dtype: torch.dtype) -> str:
-        """What is read from memory as a value: a bool's byte may hold any number, as of `view(torch.bool)`, and is true then."""
+        """What is read from memory as a value: bools of any byte but 0 are true, as `view(torch.bool)` makes them."""
         if dtype is torch.bool:
             return f"({text} != 0)"
         helper = self._helper(dtype)

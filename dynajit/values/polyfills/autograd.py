@@ -42,7 +42,7 @@ def autograd_function(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """One forward, and the backward with gradients of ones."""
+    """One forward, and the backward with gradients of ones; None: what comes before it."""
     context = Context(needs_input_grad)
     with torch.no_grad():
         if setup_context is None:
@@ -50,32 +50,32 @@ def autograd_function(
         else:
             result = forward(*args, **kwargs)
             setup_context(context, args, result)
-        if backward is not None:
-            _with_ones(backward, context, result)
+    _backward_of_ones(backward, context, result)
 
 
 def operator_autograd(
     operator: Callable[..., Any],
     setup_context: Callable[..., Any] | None,
-    backward: Callable[..., Any],
+    backward: Callable[..., Any] | None,
     needs_input_grad: tuple[bool, ...],
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """One call of an operator that `register_autograd` made differentiable, and the backward with ones."""
+    """One call of an operator that `register_autograd` made differentiable, and the backward with ones, as above."""
     context = Context(needs_input_grad)
     with torch.no_grad():
         result = operator(*args, **kwargs)
         if setup_context is not None:
             named = {"keyword_only_inputs": kwargs} if kwargs else {}
             setup_context(ctx=context, inputs=args, output=result, **named)
-        _with_ones(backward, context, result)
+    _backward_of_ones(backward, context, result)
 
 
-def _with_ones(backward: Callable[..., Any], context: Context, result: Any) -> None:
-    """The backward with gradients of ones."""
-    results = result if isinstance(result, tuple) else (result,)
-    backward(context, *[_ones_like(part) for part in results])
+def _backward_of_ones(backward: Callable[..., Any] | None, context: Context, result: Any) -> None:
+    gradients = [_ones_like(part) for part in (result if isinstance(result, tuple) else (result,))]
+    if backward is not None:
+        with torch.no_grad():
+            backward(context, *gradients)
 
 
 def _ones_like(part: Any) -> Any:

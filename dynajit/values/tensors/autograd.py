@@ -4,7 +4,8 @@ In: calls of `Function.apply` as values. Out: a `Function` stays one node of the
 that its backward is the user's; its forward and backward are traced on the side to learn what they rely on. Tensors
 that they read from outside are arguments of the node, too: where it runs on what stands for tensors, forward is
 given these in place of the real ones. Backward is not, for they may be written before it runs: where it reads any, the
-graph is not traced for gradients.
+graph is not traced for gradients. Neither is it where backward writes what it did not make: a functional graph would
+give what forward returns as backward leaves it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._library.custom_ops import OPDEFS
@@ -58,14 +59,14 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
         # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
     others = [arg for place, arg in enumerate(args) if place not in functions]
-    read, in_backward, communicates = _learn(tx, cls, args, kwargs)
+    read, reliance, communicates = _learn(tx, cls, args, kwargs)
     known = []
     for place in functions:
         with contextlib.suppress(NotReal):
             known.append(args[place].real())
     reals = {entry.node: entry.real for entry in tx.graph.inputs}
     call = _applied(cls.obj, functions, len(parts), known, [reals[each.node] for each in read], communicates)
-    vars(call)["backward_reads"] = in_backward
+    vars(call).update(reliance)
     return tx.torch_op("call_function", call, [*read, *parts, *others], kwargs)
 
 
@@ -122,25 +123,28 @@ class _InPlaceOf(TorchFunctionMode):
 
 def _learn(
     tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]
-) -> tuple[list[Any], bool, bool]:
+) -> tuple[list[Any], dict[str, bool], bool]:
     """What forward and backward rely on.
 
     Returns:
-        The tensors from outside that they read by themselves, whether backward reads any, and whether they make
-        collectives.
+        The tensors from outside that they read by themselves, whether backward reads any (`backward_reads`) or writes
+        what it did not make (`backward_writes`), and whether they make collectives.
     """
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
     if not may_be_differentiated([*args, *kwargs.values()]):
         parts[2] = ConstVal(None)
     given = {part.node for part in (*args, *kwargs.values()) if isinstance(part, TensorVal)}
-    read, communicates = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
-    entries = {entry.node: entry for entries in read for entry in entries if entry.node not in given}
-    in_backward = False
-    if entries and not is_none(parts[2]):
-        of_forward, _ = _trace_aside(tx, autograd_function, cls.obj, [*parts[:2], ConstVal(None)], args, kwargs)
-        in_backward = any(entry.node in entries for each in read[len(of_forward) :] for entry in each)
+    traced = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
+    entries = {entry.node: entry for entries in traced.read for entry in entries if entry.node not in given}
+    reads = writes = False
+    if (entries or traced.written) and not is_none(parts[2]):
+        before = [*parts[:2], ConstVal(None)]
+        start = len(_trace_aside(tx, autograd_function, cls.obj, before, args, kwargs).read)
+        reads = any(entry.node in entries for each in traced.read[start:] for entry in each)
+        writes = traced.writes_earlier(start)
     values = [tx.wrap(entry.real, entry.source) for entry in entries.values()]
-    return [value for value in values if type(value) is TensorVal], in_backward, communicates
+    reliance = {"backward_reads": reads, "backward_writes": writes}
+    return [value for value in values if type(value) is TensorVal], reliance, traced.communicates
 
 
 def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
@@ -164,7 +168,25 @@ def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[
     filled = [each for each in schema.arguments if each.name in given]
     by_place = [given[each.name] for each in filled if not each.kwarg_only]
     by_name = {each.name: given[each.name] for each in filled if each.kwarg_only}
-    _trace_aside(tx, operator_autograd, target, parts, by_place, by_name)
+    traced = _trace_aside(tx, operator_autograd, target, parts, by_place, by_name)
+    if traced.written:
+        before = [*parts[:2], ConstVal(None)]
+        start = len(_trace_aside(tx, operator_autograd, target, before, by_place, by_name).read)
+        if traced.writes_earlier(start):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target}, whose backward writes what it did not make")
+
+
+class _TracedAside(NamedTuple):
+    """Of each operation the graph's inputs that it reads; whether one of them is a collective; and of each write the
+    place of the operation, and of the one that made the memory: -1 where it was there before."""
+
+    read: list[list[GraphInput]]
+    communicates: bool
+    written: list[tuple[int, int]]
+
+    def writes_earlier(self, start: int) -> bool:
+        """Whether the operations from this place on write memory that was there before them."""
+        return any(writer >= start > made for writer, made in self.written)
 
 
 def _trace_aside(
@@ -174,9 +196,9 @@ def _trace_aside(
     parts: list[Value],
     args: Sequence[Value],
     kwargs: dict[str, Value],
-) -> tuple[list[list[GraphInput]], bool]:
-    """Trace a forward and a backward for their guards alone; an effect on something outside is a graph break. Of each
-    of their operations the graph's inputs that it reads are returned, and whether one of them is a collective."""
+) -> _TracedAside:
+    """Trace a forward and a backward for their guards, and what their operations do; an effect on something outside is
+    a graph break."""
     journal, graph = tx.journal.mark(), tx.graph.mark()
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
@@ -187,7 +209,8 @@ def _trace_aside(
             without_effects(tx, getattr(called, "__qualname__", str(called)), [*parts, *args, *kwargs.values()]),
         ):
             tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
-        return tx.graph.read_since(graph), tx.graph.communicates_since(graph)
+        done = tx.graph
+        return _TracedAside(done.read_since(graph), done.communicates_since(graph), done.written_since(graph))
     finally:
         state = tx.python_code.setdefault(called, SharedState())
         for code, _ in tx.assumed.codes.values():
