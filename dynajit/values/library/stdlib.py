@@ -37,6 +37,7 @@ from dynajit.values.core.slots import ending_graph, raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
+from dynajit.values.objects.cached_functions import CachedVal
 from dynajit.values.objects.exceptions import none_outside, traceback_of
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.generators import stands_for
@@ -101,6 +102,13 @@ def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
     if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
         raise tx.raised(TypeError, "the first argument must be callable")
     return PartialVal.made(tx, fn, args, kwargs)
+
+
+@constructor(functools._lru_cache_wrapper)
+def cached_function(tx: Tracer, function: Value, maxsize: Value, typed: Value, info: Value) -> Value:
+    if not maxsize.is_const() or not typed.is_const():
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a cached function of a size that varies")
+    return CachedVal(tx, function, maxsize, typed, info)
 
 
 # ---------------------------------------------------------------------------------------------------------- itertools
