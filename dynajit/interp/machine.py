@@ -38,6 +38,7 @@ from dynajit.interp.catching import catches, nobody_catches
 from dynajit.interp.decisions import Decisions
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
+from dynajit.interp.dropped_generators import LETTING_GO, close_dropped
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.interp.policy import REFUSING_MODULES
 from dynajit.interp.repeated_calls import RepeatedCalls
@@ -190,7 +191,11 @@ class Interpreter(Calls):
                 self.enter_handler(frame, instr, error)
                 continue
             if result is not None:
+                if self.open_generators and len(self.frames) == 1:
+                    close_dropped(self, (), result)
                 return result  # type: ignore[no-any-return]
+            if self.open_generators and instr.op in LETTING_GO:
+                close_dropped(self, self.frames)
 
     def _checkpoint(self, frame: SymFrame, instr: Any) -> Checkpoint:
         return Checkpoint(instr, frame.stack.copy(), self.journal.mark(), self.graph.mark(), len(self.guards))
