@@ -80,7 +80,9 @@ class Seen:
 
     def __init__(self, dynamic: bool | None) -> None:
         self.dynamic = dynamic
-        self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
+        #: sizes and strides of the tensors at a source, by how many dimensions they have: each number of dimensions
+        #: that comes there varies by itself
+        self._tensors: dict[tuple[Source, int], tuple[list[Any], list[Any]]] = {}
         #: of each tensor the shapes that it had, by traces
         self._shapes: dict[Source, dict[int, tuple[int, ...]]] = {}
         #: how many traces there were
@@ -170,16 +172,15 @@ class Seen:
         if self.dynamic is False or not tensor.varies():
             return
         self.resized.add(tensor.source)
-        known = self._tensors.get(tensor.source)
-        if known is None or len(known[0]) != len(tensor.sizes):
-            known = self._tensors[tensor.source] = ([*tensor.sizes], [*tensor.strides])
+        place = tensor.source, len(tensor.sizes)
+        known = self._tensors.setdefault(place, ([*tensor.sizes], [*tensor.strides]))
         for kept, new in zip(known, told, strict=True):
             kept[:] = [CHANGED if size is None else old for old, size in zip(kept, new, strict=True)]
 
     def sizes_expected(self) -> list[Sized]:
         """The tensors of which sizes or strides are known to vary."""
         found = []
-        for source, known in self._tensors.items():
+        for (source, _), known in self._tensors.items():
             sizes, strides = ([None if number is CHANGED else number for number in each] for each in known)
             found.append(Sized(source, sizes, strides))
         return [tensor for tensor in found if tensor.varies()]
@@ -205,9 +206,10 @@ class Seen:
 
     def _remember(self, source: Source, real: torch.Tensor) -> tuple[list[Any], list[Any]]:
         sizes, strides = list(real.shape), list(real.stride())
-        known = self._tensors.get(source)
-        if known is None or len(known[0]) != len(sizes):
-            known = self._tensors[source] = (sizes, strides)
+        place = source, len(sizes)
+        known = self._tensors.get(place)
+        if known is None:
+            known = self._tensors[place] = (sizes, strides)
             if len(sizes) == 1 and self.is_result(source):
                 sizes[0] = CHANGED  # such as the tensor made of a list of any length
             return known
