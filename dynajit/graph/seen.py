@@ -90,6 +90,10 @@ class Seen:
         self._numbers: dict[Source, Any] = {}
         self._texts: dict[Source, Any] = {}
         self._members: dict[Source, Any] = {}
+        #: places, as `alike` has them, of numbers and texts that vary, and of tensors whose sizes or strides do: one
+        #: that is met beside them for the first time varies, too, such as those of a longer list
+        self._beside: set[Source] = set()
+        self._sizes_beside: dict[tuple[Source, int], tuple[set[int], set[int]]] = {}
         #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
         self.varying: set[Source] = set()
         #: numbers and sizes that vary, though a variant took one alone: an operation that needs one ends the graph
@@ -125,11 +129,14 @@ class Seen:
         """The number or text there is going to vary: a loop's counter, or what was symbolic before a break."""
         if self.dynamic is not False:
             self._numbers[source] = self._texts[source] = CHANGED
+            self._beside.add(source.alike())
 
     def differ(self, sources: Set[Source]) -> None:
         """Other numbers and texts are there than when they were met before, if they were."""
         for known in (self._numbers, self._texts) if self.dynamic is not False else ():
-            known.update(dict.fromkeys(known.keys() & sources, CHANGED))
+            found = known.keys() & sources
+            known.update(dict.fromkeys(found, CHANGED))
+            self._beside.update(source.alike() for source in found)
 
     def expects(self, source: Source) -> bool:
         """Whether the text or flag there is known to vary."""
@@ -176,6 +183,7 @@ class Seen:
         known = self._tensors.setdefault(place, ([*tensor.sizes], [*tensor.strides]))
         for kept, new in zip(known, told, strict=True):
             kept[:] = [CHANGED if size is None else old for old, size in zip(kept, new, strict=True)]
+        self._note_sizes_beside(place, known)
 
     def sizes_expected(self) -> list[Sized]:
         """The tensors of which sizes or strides are known to vary."""
@@ -212,12 +220,21 @@ class Seen:
             known = self._tensors[place] = (sizes, strides)
             if len(sizes) == 1 and self.is_result(source):
                 sizes[0] = CHANGED  # such as the tensor made of a list of any length
+            beside = self._sizes_beside.get((source.alike(), len(sizes))) if self._sizes_beside else None
+            for numbers, changed in zip(known, beside or (), strict=False):
+                numbers[:] = [CHANGED if at in changed else number for at, number in enumerate(numbers)]
             return known
-        for old, new in zip(known, (sizes, strides), strict=True):
-            for at, number in enumerate(new):
-                if old[at] is not CHANGED and old[at] != number:
-                    old[at] = CHANGED
+        if known != (sizes, strides):
+            for old, new in zip(known, (sizes, strides), strict=True):
+                old[:] = [was if was == number else CHANGED for was, number in zip(old, new, strict=True)]
+            self._note_sizes_beside(place, known)
         return known
+
+    def _note_sizes_beside(self, place: tuple[Source, int], known: tuple[list[Any], list[Any]]) -> None:
+        """Tensors that are met beside this one for the first time vary as it does."""
+        noted = self._sizes_beside.setdefault((place[0].alike(), place[1]), (set(), set()))
+        for changed, numbers in zip(noted, known, strict=True):
+            changed.update(at for at, number in enumerate(numbers) if number is CHANGED)
 
     def stood(self, source: Source, real: Any) -> None:
         """A number or text, or None, was found in the place of what may stand there later: another one is one that
@@ -231,12 +248,7 @@ class Seen:
 
     def text(self, source: Source, real: object) -> bool:
         """Whether this text, time or flag is another one than before."""
-        if self.is_result(source):
-            self.expect(source)
-        known = self._texts.setdefault(source, real)
-        if known is not CHANGED and (type(known) is not type(real) or known != real):
-            known = self._texts[source] = CHANGED
-        return known is CHANGED and self.dynamic is not False
+        return self._has_changed(self._texts, source, real) and self.dynamic is not False
 
     def member(self, source: Source, real: object) -> bool:
         """Whether this member of an enumeration is another one than before. It is not `expected`: its class has few, so
@@ -250,12 +262,19 @@ class Seen:
         """Whether this number is another one than before: symbolic, if it has a symbol."""
         if self.dynamic is False:
             return False
+        return self._has_changed(self._numbers, source, real) or (bool(self.dynamic) and is_argument(source))
+
+    def _has_changed(self, known: dict[Source, Any], source: Source, real: object) -> bool:
+        """Whether a number or text is another one than before, or is one of several that are."""
         if self.is_result(source):
             self.expect(source)
-        known = self._numbers.setdefault(source, real)
-        if known is not CHANGED and (type(known) is not type(real) or known != real):
-            known = self._numbers[source] = CHANGED
-        return known is CHANGED or (bool(self.dynamic) and is_argument(source))
+        if source not in known:
+            known[source] = CHANGED if self._beside and source.alike() in self._beside else real
+        found = known[source]
+        if found is not CHANGED and (type(found) is not type(real) or found != real):
+            found = known[source] = CHANGED
+            self._beside.add(source.alike())
+        return found is CHANGED
 
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:

@@ -109,6 +109,10 @@ class Source:
         base = None if self.base is None else self.base.found_by(there)
         return None if base is None else self.moved(base)
 
+    def alike(self, inner: bool = False) -> Source:
+        """The same for all places that differ in an index, or in a key on the way (`inner`), alone."""
+        return self if self.base is None else self.moved(self.base.alike(True))
+
     def emit(self, e: Emitter, load: Load) -> None:
         """Push the object; `load` pushes the base, so that the caller can keep shared prefixes in variables."""
         raise NotImplementedError
@@ -339,6 +343,11 @@ class ItemSource(Source):
             load(self.base)
             e.load_const(self.key)
             e.binary_subscr()
+
+    def alike(self, inner: bool = False) -> Source:
+        assert self.base is not None
+        named = not inner and type(self.key) is str  # what names a number tells it from others
+        return ItemSource(self.base.alike(True), self.key if named else None, self.raw)
 
     def access(self) -> tuple[str, object]:
         return "ITEM", self.key
