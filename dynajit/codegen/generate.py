@@ -51,6 +51,7 @@ from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, read_by_call, values_in
 from dynajit.schedule.in_place import taken_over
+from dynajit.schedule.joined import Joined, place_pieces
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
 from dynajit.schedule.spread import fuse_spread
@@ -97,11 +98,14 @@ def generate(
                     if backward and device.type == "cpu":
                         early = {v.root for at in program.waited_for for v in values_in(program.outputs[at])}
                         schedule.units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in), early)
+                    joined: list[Joined] = []
                     if device.type == "cpu":
-                        store_over(program, schedule)
+                        # the pieces of layers that are yet to be repeated are not there
+                        joined = place_pieces(schedule, _kept(program)) if repeated is None else []
+                        store_over(program, schedule, joined)
                 with timer("codegen"):
                     if device.type == "cpu":
-                        return _Planner(program, schedule).plan(gm, backward, repeated)
+                        return _Planner(program, schedule, joined).plan(gm, backward, repeated)
                     return _TritonPlanner(program, schedule, choose).plan(repeated=repeated)
             except (SymbolicShapes, Undecided) as error:
                 raise CannotGenerate(f"symbolic shape: {error}") from error
@@ -113,15 +117,21 @@ def generate(
                 forget()
 
 
-def store_over(program: Program, schedule: Schedule) -> None:
-    """Have kernels store over what they alone still need."""
+def store_over(program: Program, schedule: Schedule, joined: Sequence[Joined] = ()) -> None:
+    """Have kernels store over what they alone still need. `joined`: where they store pieces instead."""
     returned = list(values_in(program.outputs))
-    kept: set[Tensor] = {value.root for value in returned}
-    whole = kept - {value.root for value in returned if not value.whole}
-    kept.update(program.sources[name] for name in (*program.inputs, *program.constants) if name in program.sources)
-    found = taken_over(schedule.units, schedule.reads, schedule.stored_in, kept, whole)
+    whole = {value.root for value in returned} - {value.root for value in returned if not value.whole}
+    pieces = {piece: each.memory for each in joined for piece in each.computed}
+    elsewhere = {**schedule.stored_in, **pieces}
+    found = taken_over(schedule.units, schedule.reads, elsewhere, _kept(program) | pieces.keys(), whole)
     schedule.stored_in.update(found)
     schedule.whole = whole & found.keys()
+
+
+def _kept(program: Program) -> set[Tensor]:
+    """What is returned, or whose memory is not the graph's to write."""
+    given = {program.sources[name] for name in (*program.inputs, *program.constants) if name in program.sources}
+    return given.union(value.root for value in values_in(program.outputs))
 
 
 class _Unprintable(Exception):
@@ -141,9 +151,12 @@ def _fill_placeholders(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) 
 class _Planner:
     """The plan while it is being made."""
 
-    def __init__(self, program: Program, schedule: Schedule) -> None:
+    def __init__(self, program: Program, schedule: Schedule, joined: Sequence[Joined] = ()) -> None:
         self.program = program
         self.schedule = schedule
+        self.joined = {each.call: each for each in joined}
+        self.piece_of = {piece: each for each in joined for piece in each.computed}
+        self.allocated: set[str] = set()  # of what is joined
         self.steps: list[Step] = []
         self.buffers: dict[str, Buffer] = {}
         self.views: dict[tuple[Tensor, Any, Any], str] = {}
@@ -223,7 +236,10 @@ class _Planner:
         function = self._function(kernel, printed)
         self._view_parts(kernel)
         for tensor in kernel.writes:
-            if tensor not in self.schedule.stored_in:
+            if tensor in self.piece_of:
+                joined = self.piece_of[tensor]
+                self._view_piece(joined, joined.computed[tensor], tensor)
+            elif tensor not in self.schedule.stored_in:
                 self._add_buffer(tensor, _CPU)
                 self.steps.append(AllocStep(tensor.name))
         self.read_by_kernels.update(self._buffer(tensor) for tensor in kernel.reads)
@@ -245,6 +261,26 @@ class _Planner:
             if part.name not in self.buffers:
                 self._add_buffer(part, self.program.device)
                 self.steps.append(ViewStep(part.name, self._buffer(tensor), start))
+
+    def _view_piece(self, joined: Joined, number: int, like: Tensor | Value) -> str:
+        """The view of a piece's memory within the whole, which is there from the first one on."""
+        memory = joined.memory
+        if memory.name not in self.allocated:
+            self.allocated.add(memory.name)
+            self.steps.append(AllocStep(memory.name))
+        stride, offset = joined.places[number]
+        name = like.name if isinstance(like, Tensor) else f"{memory.name}_piece{number}"
+        stride = like.stride if isinstance(like, Tensor) else stride
+        self.buffers[name] = Buffer(name, like.shape, stride, memory.dtype, _CPU)
+        self.steps.append(ViewStep(name, memory.name, offset))
+        return name
+
+    def _copy_pieces(self, joined: Joined) -> None:
+        """Into the whole, what no kernel stored there."""
+        for number in joined.copied():
+            into = BufferRef(self._view_piece(joined, number, joined.pieces[number]))
+            value = self._ref(joined.pieces[number])
+            self.steps.append(ExternStep(torch.ops.aten.copy_.default, (into, value), {}, (None,)))
 
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
@@ -277,6 +313,9 @@ class _Planner:
 
     def _extern(self, call: Call) -> None:
         extern = call.extern
+        if call in self.joined:
+            self._copy_pieces(self.joined[call])
+            return
         if isinstance(extern.target, Draw):
             numbers = tuple(result.name for result in extern.results if isinstance(result, Number))
             self.steps.append(DrawStep(numbers, extern.target.increment))

@@ -29,7 +29,7 @@ def taken_over(
     of their own in the memory that they take over."""
     last = _last_readers(units, reads)
     elsewhere = {*stored_in, *stored_in.values()}
-    busy = {*kept, *elsewhere, *_shared(units)}
+    busy = {*kept, *elsewhere, *shared(units)}
     found: dict[Tensor, Tensor] = {}
     there: set[Tensor] = set()  # in memory
     for number, unit in enumerate(units):
@@ -100,7 +100,7 @@ def _last_readers(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, .
     return last
 
 
-def _shared(units: Sequence[Unit]) -> set[Tensor]:
+def shared(units: Sequence[Unit]) -> set[Tensor]:
     """Tensors that results of calls may share their memory with, and such results."""
     found: set[Tensor] = set()
     for unit in units:
