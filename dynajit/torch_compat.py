@@ -230,6 +230,26 @@ def first_calls_unwatched() -> contextlib.AbstractContextManager[None]:
     return _replaced_here(getattr(runtime_wrappers, "_FirstInvocationContext", None), __init__=unwatched)
 
 
+@functools.cache
+def interpolation_whole() -> Any:
+    """Inside, AOTAutograd differentiates interpolations as eager mode does, by their operators for it, which need the
+    sizes as numbers. Else they become reads at computed places, and their gradients a sum over the image for each."""
+    from dynajit.process_state import changed
+
+    names = [f"upsample_{name}" for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d")]
+    names += [f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)] + ["upsample_trilinear3d", "upsample_bicubic2d"]
+    taken_apart = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    settings: list[tuple[Any, str, Any]] = []
+    for name in names:
+        packet = getattr(torch.ops.aten, name)
+        for operator in (packet.default, packet.vec):
+            kernels = {key: kernel for key, kernel in operator.py_kernels.items() if key not in taken_apart}
+            if len(kernels) < len(operator.py_kernels):
+                settings.append((operator, "py_kernels", kernels))
+                settings.append((operator, "_dispatch_cache", {None: None}))  # no key: equal to no other, full or empty
+    return changed(*settings)
+
+
 def generators_untouched() -> contextlib.AbstractContextManager[None]:
     """Inside, in this thread, AOTAutograd does not put the random generators back to where they were: it traces with
     fake tensors, which draw nothing, and another thread may draw meanwhile."""

@@ -7,6 +7,7 @@ Out: a callable; forward and backward are what `compile_fn` made of the partitio
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ from dynajit.graph.meta import NotRepeated, graph_notes, memory, note_graph, not
 from dynajit.nested import reached
 from dynajit.op_facts import only_acts, starts_collective
 from dynajit.report import logs
+from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
 
@@ -291,6 +293,7 @@ def _aot_autograd(
         torch_compat.failures_unreported(),
         torch_compat.effects_in_place(only_acts),
         torch_compat.lazy_graphs(),
+        torch_compat.interpolation_whole() if _differentiates_whole(inputs) else contextlib.nullcontext(),
         tracing(halves.context),
     ):
         return _again_if_asked(
@@ -305,6 +308,13 @@ def _aot_autograd(
                 keep_inference_input_mutations=True,
             )
         )
+
+
+def _differentiates_whole(inputs: Sequence[Any]) -> bool:
+    """Whether interpolations keep their operators: of known sizes, on CPUs. A GPU's kernels fuse what they become."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    numbers = [*inputs, *(size for tensor in tensors for size in tensor.shape)]
+    return not any(map(is_symbolic, numbers)) and all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 def _while_state_holds(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
