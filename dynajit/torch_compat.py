@@ -294,11 +294,11 @@ def masks_put_back() -> Iterator[None]:
 
 
 def failures_unreported() -> contextlib.AbstractContextManager[Any]:
-    """Inside, anomaly mode, which AOTAutograd traces in, prints no traceback where a backward can't be traced: whoever
+    """Inside, anomaly mode, which AOTAutograd traces in, prints no tracebacks where a backward can't be traced: whoever
     traces it goes another way."""
     from dynajit.torch_warnings import unwarned
 
-    return unwarned("Error detected in")
+    return unwarned(r"Error detected in|\s*Previous calculation was induced by")
 
 
 def gradients_of_functions(seen: Callable[[Any], Any]) -> contextlib.AbstractContextManager[None]:

@@ -261,9 +261,13 @@ def _returns_views_without_gradients(graph: GraphFacts) -> bool:
 
 
 def _returns_views_with_gradients_on(graph: GraphFacts) -> bool:
-    """Whether gradients are turned on, and a result shares memory with an input and is not that input."""
+    """Whether gradients are turned on, and a result shares memory with an input and is not that input, or is one of the
+    views with a history that one call made."""
+    if not graph.turns_gradients_on:
+        return False
+    many, _ = graph.ones_of_many
     views = [node for node in graph.returned if node not in graph.inputs and not detaches(node)]
-    return graph.turns_gradients_on and any(memory(node) in graph.given for node in views)
+    return any(memory(node) in graph.given or (node in many and value_of(node).requires_grad) for node in views)
 
 
 def detaches(node: Node) -> bool:
@@ -627,7 +631,7 @@ NOT_TRACEABLE: Sequence[Reason] = (
     Reason("inference_mode", "it enters inference mode on its way", _calls(ENTER_INFERENCE, EXIT_INFERENCE)),
     Reason(
         "views_with_gradients_on",
-        "it turns gradients on and returns views of its inputs, which know the mode that they were made in",
+        "it turns gradients on and returns views, which know the mode, or the call, that they were made in",
         _returns_views_with_gradients_on,
     ),
 )

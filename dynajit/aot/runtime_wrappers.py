@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, torch_compat
+from dynajit.aot.rewrite import results_of
+from dynajit.graph.meta import value_of
 
 Compiled = Callable[..., Any]
 
@@ -53,3 +56,38 @@ def eager_on_overlap(inputs: Sequence[Any], mutated: Sequence[int], eager: Compi
     if not mutated or len(inputs) < 2:
         return compiled
     return _C.RuntimeCall(compiled, eager, mutated)
+
+
+def with_creation_metas(gm: torch.fx.GraphModule, compiled: Compiled) -> Compiled:
+    """`compiled`, whose results know the grad mode, or the operation, that made them views in the captured graph: by
+    that autograd refuses to write them with a history. A compiled graph makes its views in the mode of the call."""
+    if torch.is_inference_mode_enabled():
+        return compiled
+    metas = torch._C._autograd.CreationMeta
+    usual = metas.DEFAULT if torch.is_grad_enabled() else metas.NO_GRAD_MODE
+    made = {
+        at: meta
+        for at, node in enumerate(results_of(gm))
+        if (meta := _creation_meta(node)) is not None and meta != usual
+    }
+    if not made:
+        return compiled
+
+    def call(*inputs: Any) -> Any:
+        results = list(compiled(*inputs))
+        for at, meta in made.items():
+            if not results[at]._is_view():
+                with torch.no_grad():
+                    results[at] = results[at].view_as(results[at])
+            torch._C._autograd._set_creation_meta(results[at], meta)
+        return results
+
+    return call
+
+
+def _creation_meta(node: Any) -> Any:
+    """What autograd keeps of how a view without a history was made; None of other results."""
+    value = value_of(node)
+    if type(value) is not FakeTensor or node.op == "placeholder" or value.requires_grad or not value._is_view():
+        return None
+    return torch._C._autograd._get_creation_meta(value)

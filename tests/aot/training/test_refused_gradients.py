@@ -1,7 +1,9 @@
-"""Gradients that autograd refuses by their values: of complex eigenvectors and singular vectors, which are known up to
-their phase."""
+"""Gradients that autograd refuses: by their values, those of complex eigenvectors and singular vectors, which are known
+up to their phase; and those through what an earlier pass used up."""
 
 from __future__ import annotations
+
+import warnings
 
 import pytest
 import torch
@@ -59,3 +61,18 @@ def test_refused_where_eager_refuses(vectors_of: object, loss_of: object, dtype:
             assert found[1] == found[0]
         else:
             torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_graph_that_an_earlier_pass_used_up_warns_of_nothing() -> None:
+    def product_with_hessian(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (gradient,) = torch.autograd.grad((x**3).sum() + x.prod(), x, create_graph=True)
+        return gradient, torch.autograd.grad(gradient, x, v)[0]
+
+    x, v = torch.arange(1.0, 5.0, requires_grad=True), torch.ones(4)
+    compiled = dynajit.compile(product_with_hessian)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, v), product_with_hessian(x, v))
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        compiled(x, v)[0].sum().backward()
