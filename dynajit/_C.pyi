@@ -205,12 +205,15 @@ class RuntimeCall:
     no_autocast: bool
     @property
     def written(self) -> list[int]: ...
+    @property
+    def casts(self) -> list[int]: ...
     def __init__(
         self,
         compiled: Callable[..., Any],
         eager: Callable[..., Any] | None = None,
         written: Sequence[int] = (),
         no_autocast: bool = False,
+        casts: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> Any: ...
 

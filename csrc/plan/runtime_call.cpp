@@ -1,8 +1,10 @@
 /* RuntimeCall: what has to happen around a compiled graph at each call, without Python.
  *
- * In: the compiled graph as a callable; another that runs the graph operator by operator, and which inputs the graph writes;
- * whether autocast is off inside. Out: a callable with the same inputs. Where the memory of a written input overlaps
- * another input's, which a functional graph has no notion of, the graph is run operator by operator. */
+ * In: the compiled graph as a callable; another that runs the graph operator by operator, which inputs the graph writes, and
+ * which it casts as autocast does; whether autocast is off inside. Out: a callable with the same inputs. Where the memory of
+ * a written input overlaps another input's, which a functional graph has no notion of, or autocast goes on with an earlier
+ * cast, the graph is run operator by operator. */
+#include "plan/cast_weights.h"
 #include "plan/graph_values.h"
 #include "python/heap_type.h"
 
@@ -36,9 +38,10 @@ struct RuntimeCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *compiled;
-    PyObject *eager; /* or NULL: nothing is written */
+    PyObject *eager; /* or NULL: nothing is written or cast */
     bool no_autocast;
-    std::vector<bool> *written;  /* of each input; those after the last written one may be missing */
+    std::vector<bool> *written;  /* of each input; those after the last one may be missing */
+    std::vector<bool> *casts;    /* likewise: whether autocast may keep its cast */
     std::vector<Range> *ranges;  /* of the call at hand */
     std::vector<Range> *distinct; /* ranges that were found not to overlap */
 };
@@ -91,6 +94,9 @@ bool any_overlap(std::vector<Range> ranges)
 
 bool inputs_overlap(RuntimeCall *self, PyObject *const *args, Py_ssize_t n_args)
 {
+    if (self->written->empty()) {
+        return false;
+    }
     read_ranges(self, args, n_args);
     if (*self->ranges == *self->distinct) {
         return false; /* as in the last call */
@@ -102,10 +108,23 @@ bool inputs_overlap(RuntimeCall *self, PyObject *const *args, Py_ssize_t n_args)
     return false;
 }
 
+bool has_earlier_casts(RuntimeCall *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    std::vector<at::Tensor> weights;
+    for (size_t i = 0; i < std::min(self->casts->size(), static_cast<size_t>(n_args)); i++) {
+        if ((*self->casts)[i] && THPVariable_Check(args[i])) {
+            weights.push_back(THPVariable_Unpack(args[i]));
+        }
+    }
+    return !weights.empty() && dynajit::goes_on_with_casts(weights, self->eager == self->compiled);
+}
+
 PyObject *runtime_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
+    HANDLE_TH_ERRORS
     RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
-    if (self->eager != nullptr && inputs_overlap(self, args, PyVectorcall_NARGS(nargsf))) {
+    const Py_ssize_t n_args = PyVectorcall_NARGS(nargsf);
+    if (self->eager != nullptr && (has_earlier_casts(self, args, n_args) || inputs_overlap(self, args, n_args))) {
         return PyObject_Vectorcall(self->eager, args, nargsf, kwnames);
     }
     if (!self->no_autocast) {
@@ -113,12 +132,16 @@ PyObject *runtime_call(PyObject *object, PyObject *const *args, size_t nargsf, P
     }
     const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
     return PyObject_Vectorcall(self->compiled, args, nargsf, kwnames);
+    END_HANDLE_TH_ERRORS
 }
 
 /* ---- building ---- */
 
-bool read_written(PyObject *given, std::vector<bool> *written)
+bool read_places(PyObject *given, std::vector<bool> *places)
 {
+    if (given == nullptr) {
+        return true;
+    }
     PyObject *items = PySequence_Fast(given, "a sequence of positions is needed");
     for (Py_ssize_t i = 0; items != nullptr && i < PySequence_Fast_GET_SIZE(items); i++) {
         const Py_ssize_t place = PyLong_AsSsize_t(PySequence_Fast_GET_ITEM(items, i));
@@ -128,8 +151,8 @@ bool read_written(PyObject *given, std::vector<bool> *written)
             }
             break;
         }
-        written->resize(std::max(written->size(), static_cast<size_t>(place) + 1));
-        (*written)[static_cast<size_t>(place)] = true;
+        places->resize(std::max(places->size(), static_cast<size_t>(place) + 1));
+        (*places)[static_cast<size_t>(place)] = true;
     }
     Py_XDECREF(items);
     return !PyErr_Occurred();
@@ -137,11 +160,11 @@ bool read_written(PyObject *given, std::vector<bool> *written)
 
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"compiled", "eager", "written", "no_autocast", nullptr};
-    PyObject *compiled, *eager = Py_None, *written = nullptr;
+    static const char *names[] = {"compiled", "eager", "written", "no_autocast", "casts", nullptr};
+    PyObject *compiled, *eager = Py_None, *written = nullptr, *casts = nullptr;
     int no_autocast = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOp:RuntimeCall", const_cast<char **>(names), &compiled, &eager,
-                                     &written, &no_autocast)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOpO:RuntimeCall", const_cast<char **>(names), &compiled, &eager,
+                                     &written, &no_autocast, &casts)) {
         return nullptr;
     }
     RuntimeCall *self = reinterpret_cast<RuntimeCall *>(type->tp_alloc(type, 0));
@@ -153,9 +176,10 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->eager = eager != Py_None ? Py_NewRef(eager) : nullptr;
     self->no_autocast = no_autocast != 0;
     self->written = new std::vector<bool>();
+    self->casts = new std::vector<bool>();
     self->ranges = new std::vector<Range>();
     self->distinct = new std::vector<Range>();
-    if (written != nullptr && !read_written(written, self->written)) {
+    if (!read_places(written, self->written) || !read_places(casts, self->casts)) {
         Py_CLEAR(self);
     }
     return reinterpret_cast<PyObject *>(self);
@@ -168,6 +192,7 @@ void call_dealloc(PyObject *object)
 {
     RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
     delete self->written;
+    delete self->casts;
     delete self->ranges;
     delete self->distinct;
     dj_dealloc(object);
@@ -175,19 +200,18 @@ void call_dealloc(PyObject *object)
 
 PyMemberDef call_members[] = {
     {"compiled", T_OBJECT, offsetof(RuntimeCall, compiled), READONLY, "The compiled graph."},
-    {"eager", T_OBJECT, offsetof(RuntimeCall, eager), READONLY, "Runs the graph where inputs overlap, or None."},
+    {"eager", T_OBJECT, offsetof(RuntimeCall, eager), READONLY, "Runs the graph operator by operator, or None."},
     {"no_autocast", T_BOOL, offsetof(RuntimeCall, no_autocast), READONLY, "Whether autocast is off inside."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(RuntimeCall, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 
-PyObject *call_written(PyObject *object, void *)
+PyObject *places_in(const std::vector<bool> &flags)
 {
-    const std::vector<bool> &written = *reinterpret_cast<RuntimeCall *>(object)->written;
     PyObject *found = PyList_New(0);
-    for (size_t i = 0; found != nullptr && i < written.size(); i++) {
-        PyObject *place = written[i] ? PyLong_FromSize_t(i) : nullptr;
-        if (written[i] && (place == nullptr || PyList_Append(found, place) < 0)) {
+    for (size_t i = 0; found != nullptr && i < flags.size(); i++) {
+        PyObject *place = flags[i] ? PyLong_FromSize_t(i) : nullptr;
+        if (flags[i] && (place == nullptr || PyList_Append(found, place) < 0)) {
             Py_CLEAR(found);
         }
         Py_XDECREF(place);
@@ -195,15 +219,27 @@ PyObject *call_written(PyObject *object, void *)
     return found;
 }
 
+PyObject *call_written(PyObject *object, void *)
+{
+    return places_in(*reinterpret_cast<RuntimeCall *>(object)->written);
+}
+
+PyObject *call_casts(PyObject *object, void *)
+{
+    return places_in(*reinterpret_cast<RuntimeCall *>(object)->casts);
+}
+
 PyGetSetDef call_getset[] = {
     {"written", call_written, nullptr, "The positions of the inputs that the graph writes.", nullptr},
+    {"casts", call_casts, nullptr, "The positions of the inputs that it casts, of which autocast may keep a cast.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyType_Slot call_slots[] = {
     {Py_tp_doc, const_cast<char *>(
-                    "RuntimeCall(compiled, eager=None, written=(), no_autocast=False)\n--\n\n"
-                    "Calls `compiled`; `eager` instead where the memory of an input in `written` overlaps another's.")},
+                    "RuntimeCall(compiled, eager=None, written=(), no_autocast=False, casts=())\n--\n\n"
+                    "Calls `compiled`; `eager` instead where the memory of an input in `written` overlaps another's, or "
+                    "autocast goes on with another cast of one in `casts`.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

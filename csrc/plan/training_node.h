@@ -6,14 +6,13 @@
 #define DYNAJIT_TRAINING_NODE_H
 
 #include "call/call.h"
+#include "plan/cast_weights.h"
 #include "plan/training_graph.h"
 #include "plan/training_parts.h"
 #include "plan/training_shared.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -278,6 +277,7 @@ public:
     {
         pybind11::gil_scoped_acquire gil;
         const bool create_graph = at::GradMode::is_enabled();
+        dynajit::keep_casts();
         variable_list gradients(call_->layouts->size());
         for (size_t i = 0; i < mine_.size() && i < given.size(); i++) {
             gradients[mine_[i]] = std::move(given[i]);

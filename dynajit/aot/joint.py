@@ -32,7 +32,7 @@ from dynajit.aot.passes.unused import gives_nothing
 from dynajit.aot.passes.version_exempt_writes import marking, marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.rewrite import copied
-from dynajit.aot.runtime_wrappers import with_autocast, with_creation_metas, wrap_inference
+from dynajit.aot.runtime_wrappers import with_autocast, with_casts_of_autocast, with_creation_metas, wrap_inference
 from dynajit.aot.subclasses import (
     WRITES,
     NotDesugared,
@@ -158,7 +158,8 @@ def _short_call(graph: FunctionalGraph, eager: Callable[..., Any], compile_fn: C
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
     """`compile_joint` after the passes over captured graphs."""
-    return with_creation_metas(gm, _by_its_road(gm, example_inputs, options))
+    compiled = _by_its_road(gm, example_inputs, options)
+    return with_creation_metas(gm, with_casts_of_autocast(GraphFacts(gm), compiled))
 
 
 def _by_its_road(

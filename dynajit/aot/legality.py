@@ -109,7 +109,8 @@ class GraphFacts:
         self.in_autocast: set[Node] = set()
         self.in_levels: set[Node] = set()
         self.has_levels = any(node.target is ENTER_DUAL_LEVEL for node in self.calls)
-        autocast, levels, off = int(torch_compat.any_autocast_enabled()), 0, False
+        at_start = torch_compat.any_autocast_enabled()
+        autocast, levels, off = int(at_start), 0, False
         for node in self.calls:
             if node.target is torch._C._set_grad_enabled:
                 off = node.args[0] is False
@@ -126,6 +127,7 @@ class GraphFacts:
                 self.in_autocast.add(node)
             if levels > 0:
                 self.in_levels.add(node)
+        self.autocast_goes_on = at_start or autocast > 0
 
     @functools.cached_property
     def ones_of_many(self) -> tuple[set[Node], bool]:
@@ -176,6 +178,29 @@ def _mixes_autocast_dtypes(graph: GraphFacts) -> bool:
     """Weights that were cast before the dtype changes inside of autocast keep theirs, until the outermost context ends:
     torch's cache of them does not look at the dtype."""
     return any(node.target is torch.set_autocast_dtype for node in graph.in_autocast)
+
+
+def cast_weights(graph: GraphFacts) -> list[int]:
+    """The places of the inputs that are leaves with gradients and that autocast makes narrower, and keeps so: those of
+    operations, or of bodies, that give what is narrower."""
+    users = {
+        node
+        for node in graph.in_autocast
+        if isinstance(node.target, torch._ops.HigherOrderOperator) or _is_narrow(value_of(node))
+    }
+    return [
+        place
+        for place, node in enumerate(graph.inputs)
+        if getattr(value_of(node), "dtype", None) is torch.float32
+        and value_of(node).requires_grad
+        and value_of(node).is_leaf
+        and not users.isdisjoint(node.users)
+    ]
+
+
+def _is_narrow(value: Any) -> bool:
+    dtypes = [getattr(part, "dtype", None) for part in (value if isinstance(value, (tuple, list)) else (value,))]
+    return not {torch.bfloat16, torch.float16}.isdisjoint(dtypes)
 
 
 def _writes_cast_weights(graph: GraphFacts) -> bool:

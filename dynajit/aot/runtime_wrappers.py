@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import _C, torch_compat
+from dynajit.aot.legality import GraphFacts, cast_weights
 from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import value_of
 
@@ -32,6 +33,15 @@ def without_autocast(compiled: Compiled, autocast: bool | None = None) -> Compil
     whether it was on where the graph was traced, if that is not now."""
     on = torch_compat.any_autocast_enabled() if autocast is None else autocast
     return _C.RuntimeCall(compiled, no_autocast=True) if on else compiled
+
+
+def with_casts_of_autocast(graph: GraphFacts, compiled: Compiled) -> Compiled:
+    """`compiled`, or the captured graph where autocast goes on with casts of weights that it made before they were
+    written, or without gradients: it keeps them until the outermost region ends, which the call may be a part of."""
+    weights = cast_weights(graph) if graph.autocast_goes_on else []
+    as_captured = getattr(compiled, "__self__", None) is graph.gm
+    eager = compiled if as_captured else torch_compat.forward_of(graph.gm)
+    return _C.RuntimeCall(compiled, eager, casts=weights) if weights else compiled
 
 
 def with_autocast(run: Compiled) -> Compiled:

@@ -52,8 +52,13 @@ def to_data(compiled: Callable[..., Any], name: kept_graph.Name) -> dict[str, An
     """The callable that `codegen` returned for a graph; `name` gives how another process finds a function. Raises
     NotData."""
     if isinstance(compiled, _C.RuntimeCall):
-        written = compiled.written if compiled.eager is not None else None
-        return {"inner": to_data(compiled.compiled, name), "written": written, "no_autocast": compiled.no_autocast}
+        casts, eager = compiled.casts, compiled.eager
+        return {
+            "inner": to_data(compiled.compiled, name),
+            "written": compiled.written if eager is not None and not casts else None,
+            "no_autocast": compiled.no_autocast,
+            "casts": [casts, kept_graph.to_data(eager, name)] if eager is not None and casts else None,
+        }
     if isinstance(compiled, _C.TrainingCall):
         return _training_to_data(compiled, name)
     plan = getattr(compiled, "plan", None) if isinstance(compiled, _C.PlanExecutor) else None
@@ -120,6 +125,9 @@ def from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_
     if "inner" in data:
         eager = overlapping if data["written"] is not None else None
         inner = from_data(data["inner"], overlapping, find)
+        if data["casts"] is not None:
+            casts, graph = data["casts"]
+            return _C.RuntimeCall(inner, kept_graph.KeptGraph(graph, find), (), data["no_autocast"], casts)
         return _C.RuntimeCall(inner, eager, data["written"] or (), data["no_autocast"])
     if "forward" in data:
         return _training_of(data, overlapping, find)
