@@ -557,13 +557,14 @@ def _ones_of_many(graph: GraphFacts) -> tuple[set[Node], bool]:
     """The views that came with others of one call (`unbind`, `split`), and views of them; and whether one is written,
     or read, also by the caller, after its memory was: autograd refuses that, functionalisation does not."""
     many: set[Node] = set()
+    by_memory: collections.defaultdict[int, list[Node]] = collections.defaultdict(list)
     stale: set[Node] = set()
     for node in graph.calls:
         parts = graph.writes.get(node, ())
         if not stale.isdisjoint(node.all_input_nodes) or not many.isdisjoint(parts):
             return many, True
-        written = {memory(part) for part in parts} - {None}
-        stale |= {one for one in many if memory(one) in written and value_of(one).requires_grad}
+        for written in {memory(part) for part in parts} & by_memory.keys():
+            stale.update(one for one in by_memory[written] if value_of(one).requires_grad)
         own = memory(node)
         sources = first_of(node)
         if own is None or not sources:
@@ -575,6 +576,7 @@ def _ones_of_many(graph: GraphFacts) -> tuple[set[Node], bool]:
             is_one = sources[0] in many and memory_of(whole) == own
         if is_one:
             many.add(node)
+            by_memory[own].append(node)
     return many, not stale.isdisjoint(graph.returned)
 
 

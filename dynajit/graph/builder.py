@@ -9,6 +9,7 @@ operation needs them.
 
 from __future__ import annotations
 
+import collections
 import logging
 import operator
 import threading
@@ -112,6 +113,7 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.shapes = Shapes(locate)
         self.inputs: list[GraphInput] = []
+        self._parts: collections.defaultdict[int, list[GraphInput]] = collections.defaultdict(list)  # by their whole
         self.op_count = 0
         self.impure = False
         #: an operation was called for its effect; one raises where values are not what the trace took them for
@@ -151,6 +153,8 @@ class GraphBuilder:
             self.graph.erase_node(entry.node)
             if entry.symbol is not None:
                 del self._symbol_nodes[entry.symbol]
+            else:
+                self._parts[id(_whole(entry.real))].pop()
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
 
     def read_since(self, mark: tuple[int, int, int, bool]) -> list[list[GraphInput]]:
@@ -285,8 +289,7 @@ class GraphBuilder:
     def is_outdated(self, real: torch.Tensor) -> bool:
         """Whether the graph has written a tensor's memory, through another input, so that it has another history in
         eager mode than a fake that is made of it now, or none that autograd tells."""
-        whole = _whole(real)
-        parts = [entry for entry in self.inputs if entry.symbol is None and _whole(entry.real) is whole]
+        parts = self._parts.get(id(_whole(real)), ())
         if any(entry.fake.requires_grad > entry.real.requires_grad for entry in parts):
             return True
         return real.requires_grad and torch_compat.is_lost_by_writes(real) and any(entry.mutated for entry in parts)
@@ -331,6 +334,8 @@ class GraphBuilder:
         self.takes_nested |= isinstance(real, torch.Tensor) and real.is_nested
         self._last_placeholder = node
         self.inputs.append(made)
+        if symbol is None:
+            self._parts[id(_whole(real))].append(made)
         return made
 
     # -- symbolic numbers
