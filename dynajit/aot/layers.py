@@ -83,7 +83,11 @@ def equal_layers(
     if len(nodes) < FEWEST_LAYERS * _FEWEST_NODES or not (all(map(_only_writes, odd)) if loose else not odd):
         return None
     known: dict[Node, Any] = {}
-    looks = {node: object() if node in odd else _look(node, known, numbers) for node in nodes}
+    number_of: dict[Any, int] = {}  # looks are compared many times
+    looks = {
+        node: number_of.setdefault(object() if node in odd else _look(node, known, numbers), len(number_of))
+        for node in nodes
+    }
     form = functools.partial(_form, known, numbers)
     search = functools.partial(
         _most_layers, nodes, looks, form, new, lambda found: _untouched(found, nodes) and fits(found)
