@@ -563,7 +563,7 @@ def _ones_of_many(graph: GraphFacts) -> tuple[set[Node], bool]:
         parts = graph.writes.get(node, ())
         if not stale.isdisjoint(node.all_input_nodes) or not many.isdisjoint(parts):
             return many, True
-        for written in {memory(part) for part in parts} & by_memory.keys():
+        for written in by_memory.keys() & {memory(part) for part in parts}:
             stale.update(one for one in by_memory[written] if value_of(one).requires_grad)
         own = memory(node)
         sources = first_of(node)

@@ -21,6 +21,7 @@ from torch.utils import _python_dispatch
 from dynajit import _C, torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
+from dynajit.graph.new_fake import new_fake
 from dynajit.graph.refusals import looks_at_values, refusal, refused_view
 from dynajit.nested import leaves_in
 from dynajit.op_facts import facts, is_wait
@@ -298,14 +299,11 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         return known  # type: ignore[no-any-return]
     storage_key = converter.describer.get_storage_id(real.untyped_storage())
     storage = converter.storage_memo.get(storage_key)
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
-        if storage is None:
-            bytes_ = real.untyped_storage().nbytes()
-            storage = torch.UntypedStorage(bytes_, device="meta")  # type: ignore[no-untyped-call]
-            converter.storage_memo[storage_key] = storage
-        meta = torch.empty(0, dtype=real.dtype, device="meta")
-        meta.set_(storage, real.storage_offset(), real.size(), real.stride())
-        fake = FakeTensor(mode, meta, real.device)
+    if storage is None:
+        bytes_ = real.untyped_storage().nbytes()
+        storage = torch.UntypedStorage(bytes_, device="meta")  # type: ignore[no-untyped-call]
+        converter.storage_memo[storage_key] = storage
+    fake = new_fake(mode, real.device, real.dtype, real.size(), real.stride(), real.storage_offset(), storage)
     if real.requires_grad:
         fake.requires_grad_(True)
     if type(real) is torch.nn.Parameter:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.graph.new_fake import new_fake
 from dynajit.nested import tensors_in
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
@@ -140,12 +141,11 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def make(mode: FakeTensorMode, spec: FakeSpec, memory: torch.Tensor | None) -> FakeTensor:
     """A new fake; `memory`: the tensor whose memory it shares, if it shares any."""
-    with torch._C._DisableTorchDispatch():
-        meta = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
-        if spec.shares:
-            assert memory is not None
-            meta.set_(memory.untyped_storage(), spec.offset, spec.shape, spec.stride)
-    return FakeTensor(mode, meta, spec.device)
+    storage = None
+    if spec.shares:
+        assert memory is not None
+        storage = memory.untyped_storage()
+    return new_fake(mode, spec.device, spec.dtype, spec.shape, spec.stride, spec.offset, storage)
 
 
 def _same(made: FakeTensor, given: FakeTensor) -> bool:

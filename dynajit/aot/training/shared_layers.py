@@ -24,6 +24,7 @@ from torch.fx.node import map_aggregate
 from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
+from dynajit.graph.new_fake import new_fake
 from dynajit.nested import map_leaves
 
 # A graph, its fake inputs, what is to be done with the joint graph.
@@ -370,13 +371,10 @@ def fake_like(mode: FakeTensorMode, like: torch.Tensor, memories: dict[int, Any]
     """A new fake of the same metadata, without history, in memory of its own. `memories`: storages by the identity of
     those that they stand for; fakes that shared memory have copies that do."""
     old = like.untyped_storage()
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
-        storage = memories.get(old._cdata)
-        if storage is None:
-            storage = memories[old._cdata] = torch.UntypedStorage(old.nbytes(), device="meta")  # type: ignore[no-untyped-call]
-        meta = torch.empty(0, dtype=like.dtype, device="meta")
-        meta.set_(storage, like.storage_offset(), like.size(), like.stride())
-        return FakeTensor(mode, meta, like.device)
+    storage = memories.get(old._cdata)
+    if storage is None:
+        storage = memories[old._cdata] = torch.UntypedStorage(old.nbytes(), device="meta")  # type: ignore[no-untyped-call]
+    return new_fake(mode, like.device, like.dtype, like.size(), like.stride(), like.storage_offset(), storage)
 
 
 _running: list[SharedLayers] = []
