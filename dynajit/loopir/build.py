@@ -7,6 +7,7 @@ Out: scalar expressions in the grammar of `nodes.py`. One more simplification: i
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Iterable
 
@@ -31,13 +32,21 @@ def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Sca
         return convert(value.told or nodes.op("from_bits", (bits,), torch.float64), dtype)
     if isinstance(value, Size):
         return convert(nodes.position(constant(value)), dtype)  # type: ignore[arg-type]
-    if dtype in LOW_PRECISION:
-        value = float(torch.tensor(float(value), dtype=torch.float32).to(dtype))
-    elif dtype is torch.float32:
-        value = float(torch.tensor(float(value), dtype=torch.float64).to(torch.float32))
+    if dtype in LOW_PRECISION or dtype is torch.float32:
+        value = rounded(float(value), dtype)
     elif isinstance(value, int):
         value = _wrapped(value, dtype)  # as torch does where a negative number meets bytes
     return nodes.const(value, dtype)
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """The number nearest to it that a float32, or a float of fewer bits, can hold. No operation of torch's sees the
+    modes that are on: a fake mode takes a hundred times as long."""
+    single = ctypes.c_float(value).value
+    if dtype is torch.float32:
+        return single
+    with torch._C._DisableTorchDispatch():
+        return float(torch.tensor(single, dtype=torch.float32).to(dtype))
 
 
 def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
@@ -66,7 +75,7 @@ def fits(x: Scalar, dtype: torch.dtype, depth: int = 6) -> bool:
     if x.dtype in (dtype, torch.bool):
         return True
     if isinstance(x, Const):
-        return x.dtype is torch.float32 and float(torch.tensor(x.value, dtype=dtype)) == x.value
+        return x.dtype is torch.float32 and rounded(float(x.value), dtype) == x.value
     if not isinstance(x, Op) or not depth or x.dtype is not torch.float32:
         return False
     if x.name == "convert":

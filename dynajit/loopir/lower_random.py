@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dynajit.loopir import nodes, philox
-from dynajit.loopir.build import apply, convert
+from dynajit.loopir.build import apply, convert, rounded
 from dynajit.loopir.builder import Builder, affine, dense_stride
 from dynajit.loopir.index import Index, contiguous_strides, linearise
 from dynajit.loopir.nodes import Extern, Number, Scalar, Source, Value, const
@@ -35,13 +35,13 @@ def _native_dropout(build: Builder, x: Value, p: float, train: bool | None) -> t
     if vector < 4 or numel % vector:
         raise NotLowered("torch's kernel draws in another order")
     draw = _draw(build, numel, vector)
-    keep = torch.tensor(1 - p, dtype=torch.float32)
-    scale = const(float(torch.tensor(1 / keep.item(), dtype=torch.float32)), torch.float32)
+    keep = rounded(1 - p, torch.float32)
+    scale = const(rounded(1 / keep, torch.float32), torch.float32)
     stride = dense_stride(out)
 
     def kept(axes: tuple[Index, ...]) -> Scalar:
         drawn = draw(linearise(axes, stride))
-        return apply("lt", drawn, const(keep.item(), torch.float32))
+        return apply("lt", drawn, const(keep, torch.float32))
 
     def scaled(axes: tuple[Index, ...]) -> Scalar:
         value = convert(build.element(x, axes), torch.float32)
@@ -73,7 +73,7 @@ def _uniform(build: Builder, x: Value, low: float = 0.0, high: float = 1.0, gene
 def _bernoulli(build: Builder, x: Value, p: float = 0.5, generator: Any = None) -> Value:
     if generator is not None or isinstance(p, bool) or not isinstance(p, (int, float)):
         raise NotLowered("a generator of the program's own")
-    below = const(float(torch.tensor(p, dtype=torch.float32)), torch.float32)
+    below = const(rounded(p, torch.float32), torch.float32)
     return _one_each(build, lambda drawn: apply("lt", drawn, below))
 
 
