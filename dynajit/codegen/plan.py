@@ -233,7 +233,6 @@ class Plan:
     # How many of the outputs, from the first on, go to the user with strides that an operator chose (None: all). The
     # others are kept for the backward graph, whose kernels read the strides of their `Buffer`s.
     returns: int | None = None
-    ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder
     device: torch.device = CPU  # where kernels run
     # Runs the graph operator by operator: raises eager's error where a kernel refused a value.
     eager: Callable[..., Any] | None = field(default=None, repr=False)

@@ -138,10 +138,6 @@ class Seen:
             known.update(dict.fromkeys(found, CHANGED))
             self._beside.update(source.alike() for source in found)
 
-    def expects(self, source: Source) -> bool:
-        """Whether the text or flag there is known to vary."""
-        return self._texts.get(source) is CHANGED
-
     def numbers(self) -> set[Source]:
         """The numbers that are known to vary."""
         return {source for source, found in self._numbers.items() if found is CHANGED}
