@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_effect
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.nested import reached
 
+S = TypeVar("S")
 RegionKind = Literal["for", "while", "with", "try", "except"]
 
 
@@ -41,7 +42,7 @@ class Block(NamedTuple):
 
 def successors(instr: Instr) -> tuple[int, ...]:
     """Indices of the instructions that may run after `instr`, exceptions aside."""
-    if instr.op in JUMPS and instr.target is not None:
+    if instr.target is not None:
         return (instr.target,) if instr.op in TERMINATORS else (instr.index + 1, instr.target)
     return () if instr.op in TERMINATORS else (instr.index + 1,)
 
@@ -49,25 +50,37 @@ def successors(instr: Instr) -> tuple[int, ...]:
 def reachable_from(code: Code, index: int) -> list[int]:
     """Sorted indices of all instructions that may run once control is at `index`, exception handlers included."""
     memo: dict[int, list[int]] = code.memo.setdefault("reachable", {})
-    if index in memo:
-        return memo[index]
-    instrs, count = code.instrs, len(code.instrs)
-    seen = bytearray(count)
-    pending = [index]
+    if index not in memo:
+        memo[index] = sorted(flow(code, index, True, lambda *_: True, lambda *_: True))
+    return memo[index]
+
+
+def flow(
+    code: Code, start: int, state: S, after: Callable[[Instr, S, bool], S], caught: Callable[[Instr, S], S | None]
+) -> dict[int, S]:
+    """Forward data flow along the first way found to each instruction: the states before all that may run from `start`.
+
+    Args:
+        state: that before `start`.
+        after: from an instruction, the state before it, and whether it jumps, the state after it.
+        caught: from an instruction and the state before it, that in its handler; None: it cannot raise.
+    """
+    found: dict[int, S] = {}
+    pending = [(start, state)]
     while pending:
-        i = pending.pop()
-        while i < count and not seen[i]:
-            seen[i] = 1
-            instr = instrs[i]
-            if instr.handler is not None and not seen[instr.handler]:
-                pending.append(instr.handler)
+        i, state = pending.pop()
+        while i < len(code.instrs) and i not in found:
+            instr = code.instrs[i]
+            found[i] = state
+            if instr.handler is not None and (there := caught(instr, state)) is not None:
+                pending.append((instr.handler, there))
             if instr.target is not None:
-                pending.append(instr.target)
+                pending.append((instr.target, after(instr, state, True)))
             if instr.op in TERMINATORS:
                 break
+            state = after(instr, state, False)
             i += 1
-    memo[index] = [i for i in range(count) if seen[i]]
-    return memo[index]
+    return found
 
 
 _NAME_LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF"})
@@ -160,24 +173,14 @@ def depths(code: Code) -> list[int]:
     cached: list[int] | None = code.memo.get("depths")
     if cached is not None:
         return cached
-    instrs = code.instrs
-    found = [-1] * len(instrs)
-    pending = [(0, 0)]
-    while pending:
-        i, depth = pending.pop()
-        while i < len(instrs) and found[i] < 0:
-            instr = instrs[i]
-            found[i] = depth
-            if instr.handler is not None:
-                pending.append((instr.handler, instr.handler_depth + 1 + instr.handler_lasti))
-            if instr.op in JUMPS and instr.target is not None:
-                pending.append((instr.target, depth + stack_effect(instr.op, instr.arg, True)))
-            if instr.op in TERMINATORS:
-                break
-            depth += stack_effect(instr.op, instr.arg)
-            i += 1
+    before = flow(code, 0, 0, _depth_after, lambda instr, _: instr.handler_depth + 1 + instr.handler_lasti)
+    found = [before.get(i, -1) for i in range(len(code.instrs))]
     code.memo["depths"] = found
     return found
+
+
+def _depth_after(instr: Instr, depth: int, jumps: bool) -> int:
+    return depth + stack_effect(instr.op, instr.arg, jumps)
 
 
 def _loops(code: Code) -> list[Found]:
@@ -263,29 +266,21 @@ def _bridge(code: Code, inside: set[int]) -> None:
 def _handlers(code: Code) -> list[Found]:
     """except and finally bodies: what runs between PUSH_EXC_INFO and POP_EXCEPT. Forward data flow of the stack of
     handled exceptions."""
-    instrs = code.instrs
-    state: dict[int, tuple[int, ...]] = {}
-    pending: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+
+    def after(instr: Instr, handled: tuple[int, ...], jumps: bool) -> tuple[int, ...]:
+        if instr.op == "PUSH_EXC_INFO":
+            return (*handled, instr.index)
+        return handled[:-1] if instr.op == "POP_EXCEPT" else handled
+
+    def caught(instr: Instr, handled: tuple[int, ...]) -> tuple[int, ...] | None:
+        # these two cannot raise; their table entries would give the handler a wrong state
+        return None if instr.op in ("PUSH_EXC_INFO", "POP_EXCEPT") else handled
+
     members: dict[int, set[int]] = {}
-    while pending:
-        i, handled = pending.pop()
-        while i < len(instrs) and i not in state:
-            instr = instrs[i]
-            state[i] = handled
-            if instr.op == "PUSH_EXC_INFO":
-                handled = (*handled, i)
-            for push in handled:
-                members.setdefault(push, set()).add(i)
-            # PUSH_EXC_INFO and POP_EXCEPT cannot raise; their table entries would give the handler a wrong state
-            if instr.handler is not None and instr.op not in ("PUSH_EXC_INFO", "POP_EXCEPT"):
-                pending.append((instr.handler, handled))
-            if instr.op == "POP_EXCEPT":
-                handled = handled[:-1]
-            if instr.target is not None:
-                pending.append((instr.target, handled))
-            if instr.op in TERMINATORS:
-                break
-            i += 1
+    none: tuple[int, ...] = ()
+    for i, handled in flow(code, 0, none, after, caught).items():
+        for push in (*handled, i) if code.instrs[i].op == "PUSH_EXC_INFO" else handled:
+            members.setdefault(push, set()).add(i)
     return [("except", push, frozenset(inside)) for push, inside in members.items()]
 
 

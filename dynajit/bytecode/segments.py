@@ -15,8 +15,8 @@ from types import CodeType
 from typing import NamedTuple
 
 from dynajit.bytecode.assemble import Emitter, Label, SlotKind, pushed_kinds
-from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS, stack_shape
-from dynajit.bytecode.cfg import loops, reachable_from, successors
+from dynajit.bytecode.canonical import LOCAL_OPS, stack_shape
+from dynajit.bytecode.cfg import flow, loops, reachable_from, successors
 from dynajit.bytecode.continuation import Tail, push_stack, stack_names
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.nested import reached
@@ -83,7 +83,7 @@ def _segments(code: Code) -> Segments | None:
     reachable = reachable_from(code, begin)
     if any(instrs[i].op in _REFUSED for i in reachable) or code.names_locals:
         return None
-    stacks = _stacks(code, begin + 1)
+    stacks = flow(code, begin + 1, _VALUE, _after, _caught)  # kinds of the stack's slots before each instruction
     headers = _headers(code, reachable)
     stops = {i: stacks[i] for i in reachable if instrs[i].op in _STOPS or i in headers}
     if any("null" in kinds for kinds in stops.values()):
@@ -125,26 +125,8 @@ def _passed(code: Code, stop: int, headers: set[int]) -> int | None:
     return None
 
 
-def _stacks(code: Code, start: int) -> dict[int, tuple[SlotKind, ...]]:
-    """Kinds of the stack's slots before each instruction."""
-    instrs = code.instrs
-    found: dict[int, tuple[SlotKind, ...]] = {}
-    pending: list[tuple[int, tuple[SlotKind, ...]]] = [(start, ("value",))]
-    while pending:
-        i, kinds = pending.pop()
-        while i not in found:
-            instr = instrs[i]
-            found[i] = kinds
-            if instr.handler is not None:
-                extra = _VALUE * (1 + instr.handler_lasti)
-                pending.append((instr.handler, kinds[: instr.handler_depth] + extra))
-            if instr.op in JUMPS and instr.target is not None:
-                pending.append((instr.target, _after(instr, kinds, True)))
-            if instr.op in TERMINATORS:
-                break
-            kinds = _after(instr, kinds, False)
-            i += 1
-    return found
+def _caught(instr: Instr, kinds: tuple[SlotKind, ...]) -> tuple[SlotKind, ...]:
+    return kinds[: instr.handler_depth] + _VALUE * (1 + instr.handler_lasti)
 
 
 def _after(instr: Instr, kinds: tuple[SlotKind, ...], jump: bool) -> tuple[SlotKind, ...]:
