@@ -765,17 +765,7 @@ def _reads_in_place(group: Group, source: Tensor, target: Tensor, reads: Mapping
 
 def _depends(unit: Unit, on: Unit) -> bool:
     """Must `unit` run after `on`?"""
-    todo = [unit]
-    seen = {unit}
-    while todo:
-        current = todo.pop()
-        if current is on:
-            return True
-        for other in current.before:
-            if other not in seen and other.last >= on.first:
-                seen.add(other)
-                todo.append(other)
-    return False
+    return on in reached([unit], lambda current: (other for other in current.before if other.last >= on.first))
 
 
 def _in_order(units: list[Unit]) -> list[Unit]:

@@ -55,6 +55,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import Size, divides, hint_of, is_symbolic
+from dynajit.nested import reached
 from dynajit.schedule.fuse import Group, row_of
 from dynajit.schedule.target import CPU, KernelTarget
 
@@ -365,19 +366,15 @@ class _Draft:
             self.level[member] = level + isinstance(member, Reduction)
 
     def _member_reads(self, member: Tensor) -> list[Tensor]:
-        found: dict[Tensor, None] = {}
-        todo = [member]
-        seen = {member}
-        while todo:
-            tensor = todo.pop()
-            for node in (node for scalar in expressions_of(tensor) for node in scalars_in(scalar)):
-                if isinstance(node, Read) and node.tensor not in seen:
-                    seen.add(node.tensor)
-                    if node.tensor in self.inlined:
-                        todo.append(node.tensor)
-                    elif node.tensor in self.members:
-                        found[node.tensor] = None
-        return list(found)
+        """The group's members that it is made of, through what is computed where it is read."""
+
+        def read_by(tensor: Tensor) -> Iterator[Tensor]:
+            if tensor is member or tensor in self.inlined:
+                nodes = (node for scalar in expressions_of(tensor) for node in scalars_in(scalar))
+                yield from (node.tensor for node in nodes if isinstance(node, Read))
+
+        found = [tensor for tensor in reached([member], read_by) if tensor is not member]
+        return [tensor for tensor in found if tensor in self.members and tensor not in self.inlined]
 
     def _find_loops(self, mode: str) -> None:
         """In which loops each full member is computed; those needed again later are kept where that pays."""

@@ -29,6 +29,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import hint_of, is_symbolic
+from dynajit.nested import reached
 from dynajit.schedule.fuse import Group, Schedule, fuse, made_by, read_by, values_in
 from dynajit.schedule.pieces import step
 from dynajit.schedule.target import CPU, KernelTarget
@@ -112,15 +113,8 @@ class _Spread:
 
     def _registers(self, tensor: Tensor, group: Group) -> Iterator[Tensor]:
         """The tensor and what it is made of that is not in memory."""
-        todo, seen = [tensor], {tensor}
-        while todo:
-            each = todo.pop()
-            yield each
-            for source, _ in self.schedule.reads[each]:
-                here = source in group.members and source not in group.stored and source not in group.rows
-                if here and source not in seen:
-                    seen.add(source)
-                    todo.append(source)
+        here = set(group.members).difference(group.stored, group.rows)
+        return reached([tensor], lambda each: (source for source, _ in self.schedule.reads[each] if source in here))
 
     def _may_be_computed(self, tensor: Tensor) -> bool:
         return isinstance(tensor, Pointwise) and not isinstance(tensor, Scan) and not is_symbolic(tensor.shape)

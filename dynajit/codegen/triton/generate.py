@@ -17,7 +17,7 @@ from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
 from dynajit.loopir.build import apply, convert, like, select
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
-from dynajit.loopir.nodes import Op, Reduction, Scalar, Source, Tensor
+from dynajit.loopir.nodes import Reduction, Scalar, Source, Tensor, scalars_in
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
@@ -110,20 +110,6 @@ def _combining(
         sections=sections,
         writes=[tensor for tensor in kernel.writes if tensor in stored],
     )
-    made.reads = list(dict.fromkeys(_loaded(made)))
+    nodes = (node for value in made.expressions() for node in scalars_in(value))
+    made.reads = list(dict.fromkeys(node.tensor for node in nodes if isinstance(node, (Load, LoadAt))))
     return made
-
-
-def _loaded(kernel: Kernel) -> list[Tensor]:
-    found: list[Tensor] = []
-    todo: list[Scalar] = list(kernel.expressions())
-    seen = set(todo)
-    while todo:
-        node = todo.pop(0)
-        if isinstance(node, (Load, LoadAt)):
-            found.append(node.tensor)
-        if isinstance(node, Op):
-            fresh = [argument for argument in node.arguments if argument not in seen]
-            seen.update(fresh)
-            todo.extend(fresh)
-    return found
