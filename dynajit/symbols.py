@@ -295,6 +295,13 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymFloat, torch.SymBool))
 
 
+def has_symbols(value: Any) -> bool:
+    """Whether it is a symbolic number, or a tensor with symbolic sizes or strides."""
+    if isinstance(value, torch.Tensor):
+        return not all(type(number) is int for number in (*value.shape, *value.stride()))
+    return is_symbolic(value)
+
+
 def plain(value: Any) -> Any:
     """A symbolic number that is a constant after all as that constant; anything else as it is. Adds no guard."""
     if not is_symbolic(value):

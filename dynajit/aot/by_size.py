@@ -24,8 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.node import map_arg
 
 from dynajit.aot.rewrite import Copy, run
-from dynajit.aot.trace import has_symbols
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import has_symbols
 
 # Compiled graphs for one graph whose sizes vary.
 MAX_GRAPHS = 8
@@ -35,7 +34,7 @@ Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 def varies(inputs: Sequence[Any]) -> bool:
     """Has any of a graph's fake inputs a size that is known only when the graph runs?"""
-    return any(is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)) for value in inputs)
+    return any(map(has_symbols, inputs))
 
 
 def sizes_vary(inputs: Sequence[Any]) -> bool:

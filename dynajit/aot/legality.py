@@ -23,6 +23,7 @@ from dynajit.aot.rewrite import ancestors, descendants
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
 from dynajit.op_facts import draws, facts, functional_twin, overloads_of
+from dynajit.symbols import has_symbols
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
@@ -381,7 +382,7 @@ def _strides_of_twin(write: Node, value: FakeTensor) -> tuple[int, ...] | None:
     """The strides of what the functional twin of an in-place operation on `value` gives; None if there is none, it has
     another shape, or sizes vary."""
     function = functional_twin(write.target)
-    if function is None or not all(type(number) is int for number in (*value.shape, *value.stride())):
+    if function is None or has_symbols(value):
         return None
     args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), value_of)
     with value.fake_mode, torch.no_grad():

@@ -31,7 +31,7 @@ from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
 from dynajit.nested import map_leaves, tensors_in
 from dynajit.op_facts import facts, written_arguments
-from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
+from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, has_symbols, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
 
@@ -88,13 +88,6 @@ def trace_functional(
         mutated = _write_mutations_back(recorder, inputs, wrapped, outputs)
         recorder.set_outputs(_outputs(gm, recorder, outputs, wrapped, inputs), mutated)
     return FunctionalGraph(recorder.graph_module(), list(inputs), tuple(mutated))
-
-
-def has_symbols(value: Any) -> bool:
-    """Whether it is a symbolic number, or a tensor with symbolic sizes or strides."""
-    if isinstance(value, torch.Tensor):
-        return not all(type(number) is int for number in (*value.shape, *value.stride()))
-    return is_symbolic(value)
 
 
 # Their C++ for GPUs ends in an operator whose schema does not say that it writes to the running statistics.
@@ -213,7 +206,7 @@ def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _laid_out(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """The same elements with the strides wanted, if they fill the memory."""
-    if not all(type(number) is int for number in (*wanted.shape, *wanted.stride())):
+    if has_symbols(wanted):
         raise NotFunctional("a tensor of symbolic size is written, and a functional graph would change its layout")
     order = sorted(range(wanted.dim()), key=lambda at: (wanted.stride()[at], wanted.shape[at] != 1), reverse=True)
     inverse = sorted(range(wanted.dim()), key=order.__getitem__)

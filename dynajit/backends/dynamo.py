@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._guards import tracing
 
-from dynajit.aot.trace import has_symbols
 from dynajit.backends.codegen import MODES, codegen
 from dynajit.exc import ConfigError
+from dynajit.symbols import has_symbols
 
 
 def dynajit(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

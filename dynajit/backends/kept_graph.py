@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.fx.node import map_aggregate
 
-from dynajit.aot.trace import has_symbols
 from dynajit.codegen.plan import BufferRef
 from dynajit.constants import NotData
 from dynajit.graph.meta import value_of
 from dynajit.runtime import plan_data
+from dynajit.symbols import has_symbols
 
 Data = Any
 # gives how another process finds a function

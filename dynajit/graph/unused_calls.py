@@ -20,6 +20,7 @@ from dynajit.graph.builder import run_target
 from dynajit.graph.meta import notes, value_of
 from dynajit.nested import reached
 from dynajit.op_facts import facts
+from dynajit.symbols import has_symbols
 from dynajit.torch_warnings import unwarned
 
 # Torch is asked about tensors of so many elements at most: it computes with them.
@@ -86,7 +87,8 @@ def _is_askable(value: Any) -> bool:
         and value.device.type == "cpu"
         and value.layout is torch.strided
         and not value.is_quantized
-        and all(type(number) is int for number in (*value.shape, *value.stride(), value.storage_offset()))
+        and not has_symbols(value)
+        and type(value.storage_offset()) is int
         and _extent(value) <= _FEW
     )
 

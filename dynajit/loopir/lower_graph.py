@@ -61,7 +61,7 @@ from dynajit.loopir.same import Same
 from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
 from dynajit.nested import leaves_in, map_leaves
 from dynajit.op_facts import facts, is_wait
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import has_symbols, is_symbolic
 
 __all__ = [
     "SymbolicShapes",
@@ -322,7 +322,7 @@ class _Lowering:
             return [self._sized(fake) for fake in out]
         if out is None:
             return None
-        if all(type(number) is int for number in (*out.shape, *out.stride())):
+        if not has_symbols(out):
             return out
         shape = tuple(map(self.sizes.of_size, out.shape))
         return SizedFake(shape, self._numbers(out.stride()), out.dtype, out.device)
@@ -403,7 +403,7 @@ class _Lowering:
 
     def _rewritten(self, node: torch.fx.Node, args: Any, kwargs: Any, out: Any) -> Value | None:
         function = REWRITES.get(node.target)
-        static = isinstance(out, torch.Tensor) and all(type(number) is int for number in (*out.shape, *out.stride()))
+        static = isinstance(out, torch.Tensor) and not has_symbols(out)
         if function is None or kwargs or not static or self.device.type == "cpu" or out.device != self.device:
             return None
         if node.target is aten.convolution.default:

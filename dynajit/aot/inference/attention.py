@@ -26,10 +26,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dynajit.aot.inference.layout_tracker import COPIES, VIEWS, LayoutTracker, shape_of
 from dynajit.aot.passes.constants import constant_of
 from dynajit.aot.rewrite import copied, same_numbers
-from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
+from dynajit.aot.trace import NotSimple, eliminate_dead_code, trace_functional
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 from dynajit.report import logs
+from dynajit.symbols import has_symbols
 
 aten = torch.ops.aten
 F = torch.nn.functional

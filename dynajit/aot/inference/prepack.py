@@ -18,10 +18,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot.rewrite import ancestors, call, compute, copied, cut, results_of
-from dynajit.aot.trace import has_symbols
 from dynajit.graph.meta import value_of
 from dynajit.nested import reached
 from dynajit.op_facts import facts
+from dynajit.symbols import has_symbols
 
 aten = torch.ops.aten
 _TRANSPOSITIONS = (aten.t.default, aten.permute.default, aten.transpose.int)

@@ -25,7 +25,7 @@ from dynajit.aot.rewrite import call, compute, copied
 from dynajit.graph.meta import is_view, value_of
 from dynajit.op_facts import facts
 from dynajit.report import costs, logs
-from dynajit.symbols import SYMBOLIC_TYPES
+from dynajit.symbols import SYMBOLIC_TYPES, has_symbols
 
 aten = torch.ops.aten
 Order = tuple[int, ...]
@@ -273,12 +273,8 @@ def _is_turned(order: Order | None) -> bool:
 
 
 def _is_static(gm: GraphModule) -> bool:
-    return not any(
-        isinstance(value, SYMBOLIC_TYPES)
-        or (isinstance(value, torch.Tensor) and any(type(size) is not int for size in (*value.shape, *value.stride())))
-        for node in gm.graph.nodes
-        for value in pytree.tree_leaves(value_of(node))
-    )
+    values = (value for node in gm.graph.nodes for value in pytree.tree_leaves(value_of(node)))
+    return not any(isinstance(value, SYMBOLIC_TYPES) or has_symbols(value) for value in values)
 
 
 def _same_shape(node: Node) -> Iterator[Node]:

@@ -24,7 +24,7 @@ from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
 from dynajit.nested import reached
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import has_symbols, is_symbolic
 from dynajit.torch_compat import memory_of
 
 _ONE_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
@@ -117,7 +117,7 @@ def loses_its_place(graph: GraphFacts, node: Node) -> bool:
 
 
 def _varies(value: torch.Tensor) -> bool:
-    return any(type(number) is not int for number in (*value.shape, *value.stride(), value.storage_offset()))
+    return has_symbols(value) or type(value.storage_offset()) is not int
 
 
 def _is_one_of_several(value: Any) -> bool:

@@ -21,10 +21,10 @@ from dynajit import _C
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.rewrite import Copy, ancestors, descendants, same_numbers
 from dynajit.aot.runtime_wrappers import without_autocast
-from dynajit.aot.trace import has_symbols
 from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import only_acts
+from dynajit.symbols import has_symbols
 
 aten = torch.ops.aten
 

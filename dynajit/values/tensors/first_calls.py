@@ -17,6 +17,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from dynajit import _C
 from dynajit.op_facts import draws, facts
 from dynajit.report import breaks
+from dynajit.torch_compat import at_hand
 from dynajit.values.core.registry import asked_first
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import is_none
@@ -82,6 +83,5 @@ def _is_torchs(module: Any, name: str) -> bool:
 
 def _like(fake: torch.Tensor) -> torch.Tensor | None:
     """A tensor without memory that has the sizes which this has now."""
-    given: list[Any] = [*fake.shape]
-    sizes = [size if type(size) is int else size.node.hint for size in given]
-    return None if None in sizes else torch.empty(sizes, dtype=fake.dtype, device="meta")
+    sizes = [size for each in fake.shape if (size := at_hand(each)) is not None]
+    return None if len(sizes) < fake.dim() else torch.empty(sizes, dtype=fake.dtype, device="meta")

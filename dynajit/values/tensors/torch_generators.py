@@ -17,6 +17,7 @@ import torch
 from dynajit.guards.source import RunTimeSource
 from dynajit.op_facts import may_draw
 from dynajit.report import breaks
+from dynajit.symbols import has_symbols
 from dynajit.values.containers.sequence import SequenceVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -201,8 +202,7 @@ def _fill(
     device: torch.device,
 ) -> Value:
     fake = target.fake
-    numbers = (*fake.shape, *fake.stride())
-    if not all(type(number) is int for number in numbers) or not _has_no_gaps(fake):
+    if has_symbols(fake) or not _has_no_gaps(fake):
         refuse(f"{name} with a generator, of a tensor of varying size or with gaps")
     if fake.device != device or (fake.requires_grad and torch.is_grad_enabled()):
         refuse(f"{name} with a generator, of a tensor of another device or with gradients")
