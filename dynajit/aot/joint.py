@@ -23,6 +23,7 @@ from dynajit.aot.few_layers import with_few_layers
 from dynajit.aot.legality import (
     VIEW_OF_SEVERAL,
     GraphFacts,
+    grad_modes,
     why_not_differentiable,
     why_not_traceable,
     writes_past_autograd,
@@ -267,7 +268,7 @@ def _with_gradients_on(
     """A graph that is called with gradients off and turns them on, compiled and called as one that is called with
     gradients on and turns them off first: what AOTAutograd does before the graph it does in the mode of the call, and
     the copy of an input that is written has no history then."""
-    modes = [node for node in gm.graph.nodes if node.target is torch._C._set_grad_enabled]
+    modes = grad_modes(gm)
     first = next(node for node in gm.graph.nodes if node.op != "placeholder")
     if first is not modes[0] or first.args[0] is False:
         gm = copied(gm)
@@ -277,7 +278,7 @@ def _with_gradients_on(
         gm.recompile()
     with torch.enable_grad():
         compiled = _compile(gm, example_inputs, options)
-    mode_after = modes[-1].args[0]
+    mode_after: Any = modes[-1].args[0]
 
     def with_gradients_on(*inputs: Any) -> Any:
         with torch.enable_grad():

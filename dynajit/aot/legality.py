@@ -46,6 +46,28 @@ def name_of(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
+# what draws into a tensor, or fills it: of the first argument only the shape matters
+_FILLS = frozenset({"uniform", "normal_functional", "exponential", "random", "fill", "zero"})
+
+
+def values_read(node: Node) -> list[Node]:
+    """The inputs of a node whose elements its result depends on: not those that only say which size or dtype it has."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = name_of(node) if packet is None else packet.__name__
+    if not facts(node.target).known:
+        return node.all_input_nodes
+    if name.startswith("new_") or name.endswith("_like") or name in _FILLS:
+        return [part for part in node.all_input_nodes if part not in node.args[:1] or part in node.args[1:]]
+    if name.endswith("_as") or name == "to":
+        return [part for part in node.args[:1] if isinstance(part, Node)]
+    return node.all_input_nodes
+
+
+def grad_modes(gm: torch.fx.GraphModule) -> list[Node]:
+    """The nodes that turn gradients on or off, in order."""
+    return gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
+
+
 def first_of(node: Node) -> list[Node]:
     """The first argument, or the members of the list that it is."""
     return _nodes_in(node.args[0] if node.args else None)
@@ -138,7 +160,7 @@ class GraphFacts:
     @property
     def turns_gradients_on(self) -> bool:
         """Whether a part of the graph may have gradients though the mode at the call is off."""
-        return any(node.target is torch._C._set_grad_enabled and node.args[0] is not False for node in self.calls)
+        return any(node.args[0] is not False for node in grad_modes(self.gm))
 
     def has_effects(self, beside: Collection[Node] = ()) -> bool:
         """Whether operations write tensors, change torch's state or have bodies: what gives no tensor or number.

@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot.inference import prepack
+from dynajit.aot.legality import grad_modes
 from dynajit.aot.pipeline import CompileFn
 from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import notes, value_of
@@ -28,8 +29,7 @@ _MODULE_STATE = ("._parameters['", "._buffers['")
 def weights_of(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
     """The positions of the inputs that are parameters or buffers; none where gradients may be asked for."""
     needs_grad = any(isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs)
-    switches = any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes)
-    if (torch.is_grad_enabled() and needs_grad) or switches or torch.is_autocast_enabled("cpu"):
+    if (torch.is_grad_enabled() and needs_grad) or grad_modes(gm) or torch.is_autocast_enabled("cpu"):
         return frozenset()
     found = set()
     for position, (node, value) in enumerate(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)):

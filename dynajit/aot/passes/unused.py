@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from dynajit.aot.legality import GraphFacts, is_drawn, name_of, runs_anyway, unused_calls
+from dynajit.aot.legality import GraphFacts, is_drawn, runs_anyway, unused_calls, values_read
 from dynajit.aot.rewrite import with_results
 from dynajit.graph.meta import memory, notes, value_of, written_by
 from dynajit.nested import reached
@@ -73,7 +73,7 @@ def _written(node: Node) -> Node | None:
 
 def with_unused_draws(gm: GraphModule) -> GraphModule:
     """`gm`, or a copy that also returns the random numbers that nothing uses."""
-    used = {*reached([gm.graph.output_node()], _read)}
+    used = {*reached([gm.graph.output_node()], values_read)}
     unused = [node for node in gm.graph.nodes if node not in used and is_drawn(node)]
     return with_results(gm, unused, lambda node: (_none_of if written_by(node) else _detached)(node)) if unused else gm
 
@@ -84,16 +84,6 @@ def _none_of(node: Node) -> Node:
     for name, *args in (("detach",), ("unsqueeze", 0), ("narrow", 0, 0, 0), ("clone",)):
         node = node.graph.call_method(name, (node, *args))
     return node
-
-
-def _read(node: Node) -> Sequence[Node]:
-    """The inputs of a node whose values it reads: not those that only say which size or dtype it makes."""
-    name = name_of(node)
-    if name.endswith("_like") or name.startswith("new_"):
-        return ()
-    if name.endswith("_as") or name == "to":
-        return [part for part in node.args[:1] if isinstance(part, Node)]
-    return node.all_input_nodes
 
 
 def first_results(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

@@ -19,6 +19,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from dynajit.aot.legality import values_read
 from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import value_of
 from dynajit.report import logs
@@ -28,8 +29,6 @@ aten = torch.ops.aten
 _BATCHED = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
 # The first result that is statistics; in training the results before it are computed without the arguments 3 and 4.
 _STATISTICS = {"_native_batch_norm_legit_functional": 3, "_batch_norm_with_update_functional": 4}
-# what draws into a tensor, or fills it: of the first argument only the shape matters
-_FILLS = frozenset({"uniform", "normal_functional", "exponential", "random", "fill", "zero"})
 
 
 def reason_against(drawn: Sequence[Node]) -> str:
@@ -58,19 +57,9 @@ def is_computed_from(forward: torch.fx.GraphModule, places: Iterable[int]) -> bo
             name = node.args[0].target._schema.name.removeprefix("aten::")
             if node.args[1] >= _STATISTICS[name]:
                 found.add(node)
-        elif found.intersection(_read_by(node)):
+        elif found.intersection(values_read(node)):
             (norms if _writes_statistics(node, found) else found).add(node)
     return bool(found.intersection(node for node in results_of(forward) if isinstance(node, Node)))
-
-
-def _read_by(node: Node) -> list[Node]:
-    """The nodes whose elements matter to a node's result."""
-    target = node.target
-    name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else ""
-    fills = name in _FILLS or name.endswith("_like")
-    if not fills or getattr(target, "namespace", "") != "aten":
-        return node.all_input_nodes
-    return [part for part in node.all_input_nodes if part in node.args[1:]]
 
 
 def _writes_statistics(node: Node, given: Collection[Node]) -> bool:

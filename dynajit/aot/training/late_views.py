@@ -19,7 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
-from dynajit.aot.legality import GraphFacts, detaches, overlaps_itself, relaid
+from dynajit.aot.legality import GraphFacts, detaches, grad_modes, overlaps_itself, relaid
 from dynajit.aot.rewrite import ancestors
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import history_of, memory, note_graph, value_of
@@ -36,7 +36,7 @@ def with_late_views(
     """The graph with such views taken late; None where it returns none, or they can't be told apart from the rest."""
     gm, calls = graph.gm, graph.calls
     views = _late_views(graph)
-    if not views or graph.has_levels or any(node.target is torch._C._set_grad_enabled for node in calls):
+    if not views or graph.has_levels or grad_modes(gm):
         return None
     ways = [list(way_to(view, graph.given)) for view in views]
     late = {node for way in ways for node in way}

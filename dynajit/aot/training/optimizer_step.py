@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.legality import GraphFacts, is_plain
+from dynajit.aot.legality import GraphFacts, grad_modes, is_plain
 from dynajit.aot.rewrite import without
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
@@ -77,7 +77,7 @@ def without_gradients(
 ) -> Callable[..., Any] | None:
     """The graph compiled without gradients, though they are on. None if one of its calls computes or writes what has
     any."""
-    modes = [node for node in graph.calls if node.target is torch._C._set_grad_enabled]
+    modes = grad_modes(graph.gm)
     if any(_is_autograds(graph, node) for node in graph.calls) or (modes and modes[-1].args[0] is not True):
         return None
     with torch.no_grad():
