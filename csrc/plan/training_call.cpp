@@ -6,6 +6,7 @@
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
 #include "plan/python_entry.h"
 #include "plan/training_results.h"
+#include "python/heap_type.h"
 
 #include <numeric>
 
@@ -447,6 +448,15 @@ bool link_results(TrainingCall *self)
     return true;
 }
 
+#define CALL_FIELDS(apply) \
+    apply(forward) apply(backward) apply(usual) apply(made_of) apply(again) apply(holds) apply(partial)
+#define CALL_VECTORS(apply)                                                                                     \
+    apply(differentiable) apply(wanted) apply(ranks) apply(layouts) apply(reaches) apply(saving) apply(groups)  \
+    apply(group_of) apply(through) apply(links) apply(order) apply(watched) apply(written) apply(copied)        \
+    apply(updated)
+#define MAKE_VECTOR(field) self->field = new std::remove_pointer_t<decltype(self->field)>();
+#define DELETE_VECTOR(field) delete self->field;
+
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
@@ -479,21 +489,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->n_saved = n_saved;
     self->n_checked = n_checked;
     self->draws = draws != 0;
-    self->differentiable = new std::vector<bool>();
-    self->wanted = new std::vector<Py_ssize_t>();
-    self->ranks = new std::vector<size_t>();
-    self->layouts = new std::vector<Layout>();
-    self->reaches = new std::vector<Flags>();
-    self->saving = new std::vector<Saving>();
-    self->groups = new std::vector<Group>();
-    self->group_of = new std::vector<std::pair<size_t, size_t>>();
-    self->through = new std::vector<Flags>();
-    self->links = new std::vector<std::vector<size_t>>();
-    self->order = new std::vector<size_t>();
-    self->watched = new std::vector<Watched>();
-    self->written = new std::vector<Py_ssize_t>();
-    self->copied = new std::vector<Py_ssize_t>();
-    self->updated = new std::vector<Py_ssize_t>();
+    CALL_VECTORS(MAKE_VECTOR)
     std::vector<Py_ssize_t> arriving;
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
@@ -526,56 +522,13 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return reinterpret_cast<PyObject *>(self);
 }
 
-int call_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->forward);
-    Py_VISIT(self->backward);
-    Py_VISIT(self->usual);
-    Py_VISIT(self->made_of);
-    Py_VISIT(self->again);
-    Py_VISIT(self->holds);
-    Py_VISIT(self->partial);
-    return 0;
-}
-
-int call_clear(PyObject *object)
-{
-    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
-    Py_CLEAR(self->forward);
-    Py_CLEAR(self->backward);
-    Py_CLEAR(self->usual);
-    Py_CLEAR(self->made_of);
-    Py_CLEAR(self->again);
-    Py_CLEAR(self->holds);
-    Py_CLEAR(self->partial);
-    return 0;
-}
+DJ_HOLDS(TrainingCall, call, CALL_FIELDS)
 
 void call_dealloc(PyObject *object)
 {
     TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    call_clear(object);
-    delete self->differentiable;
-    delete self->wanted;
-    delete self->ranks;
-    delete self->layouts;
-    delete self->reaches;
-    delete self->saving;
-    delete self->groups;
-    delete self->group_of;
-    delete self->through;
-    delete self->links;
-    delete self->order;
-    delete self->watched;
-    delete self->written;
-    delete self->copied;
-    delete self->updated;
-    type->tp_free(object);
-    Py_DECREF(type);
+    CALL_VECTORS(DELETE_VECTOR)
+    dj_dealloc(object);
 }
 
 PyMemberDef call_members[] = {
