@@ -13,15 +13,15 @@ from dynajit.codegen.plan import KernelStep, Plan
 from dynajit.runtime import cpu
 
 
-def trace(function: Callable[..., Any], *args: Any) -> torch.fx.GraphModule:
-    """The function's functional ATen graph; its output is a tuple."""
+def trace(function: Callable[..., Any], *args: Any, sizes: str = "fake") -> torch.fx.GraphModule:
+    """The function's functional ATen graph; its output is a tuple. `sizes`: "symbolic" if they vary."""
 
     def flat(*inputs: Any) -> tuple[Any, ...]:
         result = torch.func.functionalize(function)(*inputs)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     with torch.no_grad():
-        return make_fx(flat, tracing_mode="fake")(*args)
+        return make_fx(flat, tracing_mode=sizes)(*args)
 
 
 def plan_of(function: Callable[..., Any], *args: Any) -> Plan:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 import torch
 import torch.nn.functional as F
+from memory_in_use import most_in_use
 from torch import Tensor, nn
 
 import dynajit
@@ -52,14 +51,6 @@ def test_there_was_more_in_use_before() -> None:
     assert AllocStep("d", reuse="a") in found
 
 
-def most_in_use(fn: object, *args: Tensor) -> int:
-    with torch.profiler.profile(profile_memory=True) as profile, torch.no_grad():
-        result = fn(*args)  # type: ignore[operator]
-    del result
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
-
-
 @pytest.mark.parametrize("norm", [nn.GroupNorm(4, 16), nn.BatchNorm2d(16).eval(), nn.InstanceNorm2d(16)])
 def test_a_block_of_convolutions(norm: nn.Module) -> None:
     """Two images at once, and the weights in another order."""
@@ -73,4 +64,4 @@ def test_a_block_of_convolutions(norm: nn.Module) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), block(x), rtol=1e-4, atol=1e-4)
         compiled(x)
-    assert most_in_use(compiled, x) < 2.5 * x.numel() * x.element_size()
+        assert most_in_use(compiled, x) < 2.5 * x.numel() * x.element_size()

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import helpers
 import numpy as np
 import torch
 from reference_interpreter import interpret
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from well_formed import verify
 
 import dynajit
@@ -51,13 +51,8 @@ def trace(function: Callable[..., Any], *args: Any, host: int = 0) -> tuple[torc
     """The function's functional ATen graph on fake tensors of a GPU, and those. The last `host` arguments stay on the
     CPU, and what is computed of them alone."""
 
-    def flat(*inputs: Any) -> tuple[Any, ...]:
-        result = torch.func.functionalize(function)(*inputs)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
     # A torch built without CUDA can't trace all of it on a GPU's fake tensors: trace on the CPU's, then move them.
-    with torch.no_grad():
-        gm = make_fx(flat, tracing_mode="fake")(*args)
+    gm = helpers.trace(function, *args)
     return moved(gm, args, host=range(len(args) - host, len(args)))
 
 
@@ -94,12 +89,7 @@ def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = No
 def plan_of_any_size(function: Callable[..., Any], *args: Any) -> Plan:
     """The plan of the function for inputs whose sizes vary, those of two and more."""
 
-    def flat(*inputs: Any) -> tuple[Any, ...]:
-        result = torch.func.functionalize(function)(*inputs)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-    with torch.no_grad():
-        gm = make_fx(flat, tracing_mode="symbolic")(*args)
+    gm = helpers.trace(function, *args, sizes="symbolic")
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next(x.fake_mode for x in inputs if isinstance(x, torch.Tensor))
     gm, fakes = moved(gm, inputs, mode)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, counted
+from ranks import Ranks, compared, counted
 
 import dynajit
 
@@ -82,21 +82,10 @@ def of_weights(x: torch.Tensor) -> Any:
 PROGRAMS = [sent, round_a_ring, as_a_batch, between_collectives, of_weights]
 
 
-def compared(rank: int, fn: Callable[..., Any], backend: str) -> tuple[int, int, int]:
-    """Eager and compiled, three calls each: results, and what the argument is afterwards."""
-    compiled = dynajit.compile(fn, backend=backend, fullgraph=True)
-    with counted() as counts:
-        for step in range(3):
-            x = torch.arange(12.0).reshape(4, 3) + 100 * rank + step
-            y = x.clone()
-            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=1e-6, atol=1e-6)
-    return counts.totals()
-
-
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_in_one_graph(two: Ranks, fn: Any, backend: str) -> None:
-    assert two.run(compared, fn, backend) == [(1, 0, 0)] * 2
+    assert two.run(compared, fn, backend, True, 1, 1e-6) == [(1, 0, 0)] * 2
 
 
 def one_side_eager(rank: int, fn: Callable[..., Any]) -> bool:

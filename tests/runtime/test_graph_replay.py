@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,15 +30,6 @@ from dynajit.report.records import CodeRecord, CompileRecord, GraphRecord
 from dynajit.runtime import cuda_graphs, native
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
-    source = Path(__file__).with_name("fake_cuda_driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(source), "-o", str(path)], check=True)
-    _C.open_cuda_driver(str(path))
-    return ctypes.CDLL(str(path))
 
 
 @pytest.fixture

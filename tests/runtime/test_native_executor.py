@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,15 +33,6 @@ from dynajit.runtime.triton_worker import Binary
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
-    source = Path(__file__).with_name("fake_cuda_driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(source), "-o", str(path)], check=True)
-    _C.open_cuda_driver(str(path))
-    return ctypes.CDLL(str(path))
 
 
 @torch.library.custom_op("dynajit_tests::counted", mutates_args=())

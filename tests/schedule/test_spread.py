@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 
 import pytest
 import torch
 import torch.nn.functional as F
+from memory_in_use import most_in_use
 from torch import Tensor
 
 import dynajit
@@ -64,14 +64,6 @@ LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "as many, computed": (as_it_lies, (IMAGE.repeat(1, 1, 2, 2),)),
     "rows at places": (rows_at, (ROWS,)),
 }
-
-
-def most_in_use(fn: Callable[..., object], *args: Tensor) -> int:
-    with torch.profiler.profile(profile_memory=True) as profile:
-        result = fn(*args)
-    del result
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
 
 
 @pytest.mark.parametrize("name", LITTLE)

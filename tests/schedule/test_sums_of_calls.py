@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 import torch
+from memory_in_use import most_in_use
 from torch import Tensor
 
 import dynajit
@@ -13,14 +12,6 @@ from dynajit.schedule import fuse
 from dynajit.testing import assert_same
 
 STEPS = 12
-
-
-def most_in_use(call: object, *args: Tensor) -> int:
-    with torch.profiler.profile(profile_memory=True) as profile:
-        result = call(*args)  # type: ignore[operator]
-    del result
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
 
 
 def products(x: Tensor, w: Tensor) -> Tensor:

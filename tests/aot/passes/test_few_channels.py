@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
+from memory_in_use import most_in_use
 from torch.nn import functional as F
 
 import dynajit
-
-
-def most_in_use(call: Any) -> int:
-    with torch.profiler.profile(profile_memory=True) as profile:
-        call()
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
 
 
 @pytest.mark.parametrize("weight_trains", [True, False])

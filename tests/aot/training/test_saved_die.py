@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from memory_in_use import most_in_use
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -92,18 +93,6 @@ def chain(x: Tensor, weights: list[Tensor]) -> Tensor:
     return x.sum()
 
 
-def peak_of(call: Any) -> int:
-    """The most bytes of tensors at once during the call, as the profiler hears of them."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        call()
-    total = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_peak_of_training_is_eagers(dynamic: bool) -> None:
     """Backward of a chain frees what it has used: forward's end is the peak, not all that and gradients."""
@@ -116,7 +105,7 @@ def test_peak_of_training_is_eagers(dynamic: bool) -> None:
         fn(x, weights).backward()
         for weight in weights:
             weight.grad = None
-        peaks.append(peak_of(lambda fn=fn: fn(x, weights).backward()))
+        peaks.append(most_in_use(lambda fn=fn: fn(x, weights).backward()))
         grads.append([weight.grad for weight in weights])
         for weight in weights:
             weight.grad = None
