@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from dynajit.codegen.plan import (
@@ -29,7 +29,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.size import hint_of
-from dynajit.nested import leaves_in
+from dynajit.nested import leaves_in, map_leaves
 
 
 def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
@@ -230,29 +230,36 @@ def _with_frees(steps: list[Step], dying: dict[int, list[str]]) -> Iterator[Step
             yield FreeStep(names)
 
 
+# for each kind of step the fields that hold names of buffers
+_NAMES: dict[type, tuple[str, ...]] = {
+    AllocStep: ("buffer",),
+    KernelStep: ("args",),
+    ExternStep: ("outputs", "holds"),
+    ViewStep: ("output", "base"),
+    DrawStep: ("outputs",),
+    NumberStep: ("output", "source"),
+    TouchStep: ("buffer",),
+}
+
+
 def names_in(step: Step) -> Iterator[str]:
     """The buffers a step names."""
-    if isinstance(step, AllocStep):
-        yield step.buffer
-    elif isinstance(step, KernelStep):
-        yield from step.args
-    elif isinstance(step, TouchStep):
-        yield step.buffer
-    elif isinstance(step, DrawStep):
-        yield from step.outputs
-    elif isinstance(step, NumberStep):
-        yield step.output
-        if isinstance(step.source, str):
-            yield step.source
-    elif isinstance(step, ViewStep):
-        yield from (step.output, step.base)
-    elif isinstance(step, SizeStep):
-        if step.what != "expression":
-            yield step.source
-    elif isinstance(step, ExternStep):
+    if isinstance(step, ExternStep):
         yield from (ref.name for ref in refs_in((step.args, step.kwargs)))
-        yield from (name for name in step.outputs if name)
-        yield from step.holds
+    elif isinstance(step, SizeStep) and step.what != "expression":
+        yield step.source
+    held = [getattr(step, field) for field in _NAMES.get(type(step), ())]
+    yield from (name for name in leaves_in(held) if isinstance(name, str))
+
+
+def renamed(step: Step, rename: Callable[[str], str]) -> Step:
+    """The step with other buffers. Sizes stay as they are."""
+    fields = (*_NAMES.get(type(step), ()), *(("outputs",) if isinstance(step, KernelStep) else ()))
+    changed = {field: map_leaves(rename, getattr(step, field), str) for field in fields}
+    if isinstance(step, ExternStep):
+        given = {"args": step.args, "kwargs": step.kwargs}
+        changed |= map_leaves(lambda ref: BufferRef(rename(ref.name)), given, BufferRef)
+    return dataclasses.replace(step, **changed) if changed else step
 
 
 def refs_in(tree: Any) -> Iterator[BufferRef]:

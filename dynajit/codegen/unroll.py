@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from dynajit.codegen.memory import memories, names_in, refs_in
+from dynajit.codegen.memory import memories, names_in, refs_in, renamed
 from dynajit.codegen.plan import (
     AllocStep,
     Buffer,
@@ -271,13 +271,13 @@ class Unrolled:
         steps = list(self.body[:end])
         for number in range(1, self.more + 1):
             rename = self._in_block(number)
-            steps += [_renamed(step, rename) for step in self.body[self.begin : end]]
+            steps += [renamed(step, rename) for step in self.body[self.begin : end]]
         first = self.tail.start if self.tail else len(self.body)
-        steps += [_renamed(step, self._name_after) for step in self.body[end:first]]
+        steps += [renamed(step, self._name_after) for step in self.body[end:first]]
         for number in range(self.more, -1, -1):
             rename = self._in_block(number)
-            steps += [_renamed(self.body[place], rename) for place in self.tail]
-        steps += [_renamed(step, self._name_after) for step in self.body[first + len(self.tail) :]]
+            steps += [renamed(self.body[place], rename) for place in self.tail]
+        steps += [renamed(step, self._name_after) for step in self.body[first + len(self.tail) :]]
         outputs, views = self._outputs()
         steps += views
         self._check_inputs(steps)
@@ -392,16 +392,8 @@ def _without_last_views(plan: Plan) -> tuple[Sequence[Step], dict[str, ViewStep]
 def _defined(step: Step) -> frozenset[str]:
     """The names that begin with a step."""
     match step:
-        case AllocStep(buffer):
-            return frozenset((buffer,))
-        case ViewStep(output):
-            return frozenset((output,))
-        case ExternStep(outputs=outputs):
-            return frozenset(name for name in outputs if name is not None)
-        case DrawStep(outputs):
-            return frozenset(outputs)
-        case NumberStep(output):
-            return frozenset((output,))
+        case AllocStep(made) | ViewStep(made) | DrawStep(made) | NumberStep(made) | ExternStep(outputs=made):
+            return frozenset(name for name in leaves_in(made) if name is not None)
     return frozenset()
 
 
@@ -458,26 +450,3 @@ class _Typed:
         return isinstance(other, _Typed) and self.types == other.types and self.tree == other.tree
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _renamed(step: Step, rename: Rename) -> Step:
-    """The step with other buffers."""
-    match step:
-        case AllocStep(buffer, reuse):
-            return AllocStep(rename(buffer), reuse)
-        case KernelStep(kernel, args, outputs, programs):
-            return KernelStep(kernel, tuple(map(rename, args)), tuple(map(rename, outputs)), programs)
-        case ExternStep():
-            args, kwargs = map_leaves(lambda ref: BufferRef(rename(ref.name)), (step.args, step.kwargs), BufferRef)
-            results = tuple(name if name is None else rename(name) for name in step.outputs)
-            holds = tuple(map(rename, step.holds))
-            return dataclasses.replace(step, args=args, kwargs=kwargs, outputs=results, holds=holds)
-        case ViewStep():
-            return dataclasses.replace(step, output=rename(step.output), base=rename(step.base))
-        case DrawStep(outputs, increment):
-            return DrawStep(tuple(map(rename, outputs)), increment)
-        case NumberStep(output, source):
-            return NumberStep(rename(output), rename(source) if isinstance(source, str) else source)
-        case TouchStep(buffer):
-            return TouchStep(rename(buffer))
-    return step

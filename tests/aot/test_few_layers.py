@@ -20,9 +20,9 @@ from dynajit.aot import compile_joint, decompositions
 from dynajit.aot.few_layers import KEPT
 from dynajit.backends import codegen
 from dynajit.codegen.generate import generate
-from dynajit.codegen.memory import names_in
+from dynajit.codegen.memory import names_in, renamed
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan
-from dynajit.codegen.unroll import Unrolled, _renamed
+from dynajit.codegen.unroll import Unrolled
 from dynajit.graph.meta import graph_notes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
@@ -520,4 +520,4 @@ def test_the_plan_for_a_gpu() -> None:
 def test_a_step_is_renamed_in_all_that_it_names() -> None:
     ref = BufferRef("a")
     step = ExternStep(torch.ops.aten.add.Tensor, (ref, [ref, 1]), {"out": ref}, ("b", None), holds=("c",))
-    assert list(names_in(_renamed(step, str.upper))) == [name.upper() for name in names_in(step)]
+    assert list(names_in(renamed(step, str.upper))) == [name.upper() for name in names_in(step)]
