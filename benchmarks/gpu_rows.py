@@ -23,6 +23,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from models_gpu import GPTBlock  # noqa: E402
+
 import dynajit  # noqa: E402
 from dynajit.aot.passes import layouts  # noqa: E402
 
@@ -39,31 +41,13 @@ def row(name: str) -> Callable[[Any], Any]:
     return register
 
 
-class Rows(nn.Module):
-    """Attention and two products over rows, each added to what came in."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.out(y)
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
 class Speech(nn.Module):
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv1d(80, width, 3, padding=1)
         self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
         self.places = nn.Parameter(torch.randn(1500, width) / 10)
-        self.layers = nn.Sequential(*(Rows(width, width // 64) for _ in range(layers)), nn.LayerNorm(width))
+        self.layers = nn.Sequential(*(GPTBlock(width, width // 64) for _ in range(layers)), nn.LayerNorm(width))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.gelu(self.conv2(F.gelu(self.conv1(x)))).permute(0, 2, 1)
@@ -86,7 +70,7 @@ class Residual(nn.Module):
 class Across(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.rows = nn.GroupNorm(32, width), Rows(width, width // 64)
+        self.norm, self.rows = nn.GroupNorm(32, width), GPTBlock(width, width // 64)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, width, height, wide = x.shape
