@@ -25,13 +25,17 @@ class GuardKind:
     name: str = ""
     rank: int = USUAL  # where it stands in the program
     reads_source: bool = True
+    form: type | None = None  # of the only parameter, as the guard keeps it
     runs_code: bool = False  # whether the check may run code of the program's, such as a key's `__eq__`
     shown: str = ""  # the guard as an expression in the source's `name` and in the parameters, `p`
     failed: str = ""  # what is different now, in the same, where that says no more of the object
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         """Check the parameters and bring them into the form that the guard keeps."""
-        return params
+        if self.form is None:
+            return params
+        (param,) = params
+        return (self.form(param),)
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         """Guards on one source with equal keys are one guard. The parameters, where their equality is that."""

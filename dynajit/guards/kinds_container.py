@@ -31,11 +31,8 @@ def _keys(value: dict[Any, Any]) -> list[Any]:
 class Length(GuardKind):
     """The length of a list, tuple, dict or set, past any __len__ of a subclass."""
 
+    form = int
     shown = "len({name}) == {p[0]}"
-
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (length,) = params
-        return (int(length),)
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return _length(value) == params[0]
@@ -53,11 +50,8 @@ def _same_key(key: Any, expected: Any) -> bool:
 class DictKeys(GuardKind):
     """A dict's keys in order: constants by value, other objects by identity or their own equality."""
 
+    form = tuple
     runs_code = True
-
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (keys,) = params
-        return (tuple(keys),)
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return key_identity(params[0])
@@ -124,11 +118,8 @@ class DictMissing(_DictMember):
 class SetEquals(GuardKind):
     """A set or frozenset of exactly these constants."""
 
+    form = frozenset
     runs_code = True
-
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (members,) = params
-        return (frozenset(members),)
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return frozenset(map(key_identity, params[0]))

@@ -71,11 +71,8 @@ class TypeIs(_OfObject):
 class Identity(_OfObject):
     """The very object; kept weakly where its type allows. None, True and False are guarded this way too."""
 
+    form = Held
     shown = "{name} is {p[0].text}"
-
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (obj,) = params
-        return (Held(obj),)
 
     def pins(self, params: tuple[Any, ...]) -> bool:
         return not params[0].is_singleton
