@@ -86,18 +86,20 @@ class AutogradGraph:
         return ((node, mask) for node, mask in self.nodes if _key(node) not in ends)
 
     @property
-    def edges(self) -> Iterator[tuple[Any, int, int]]:
-        """The edges from results and from the graph's own nodes: the node that each leads to, to which of its outputs,
-        and the numbers of the results that lead there, as bits."""
-        for number, (_, value) in enumerate(self.results):
-            yield value.grad_fn, value.output_nr, 1 << number
-        for node, mask in self.inside:
-            yield from ((end, output, mask) for end, output in node.next_functions if end is not None)
+    def edges(self) -> dict[tuple[Any, int], int]:
+        """Where edges from results and from the graph's own nodes lead, as nodes and outputs of these: the numbers of
+        the results that lead there, as bits."""
+        edges = [(value.grad_fn, value.output_nr, 1 << number) for number, (_, value) in enumerate(self.results)]
+        edges += [(*edge, mask) for node, mask in self.inside for edge in node.next_functions if edge[0] is not None]
+        found: dict[tuple[Any, int], int] = {}
+        for node, output, mask in edges:
+            found[node, output] = found.get((node, output), 0) | mask
+        return found
 
     @property
     def ends(self) -> set[int]:
         """The positions of the inputs that edges lead to."""
-        found = (self.inputs.get((_key(node), output)) for node, output, _ in self.edges)
+        found = (self.inputs.get((_key(node), output)) for node, output in self.edges)
         return {place for place in found if place is not None}
 
 
@@ -127,7 +129,7 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
         for following in _following(node, ends):
             masks[following] = masks.get(following, 0) | masks[node]
     found = AutogradGraph(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
-    known = all((_key(end), output) in places for end, output, _ in found.edges if _key(end) in ends)
+    known = all((_key(end), output) in places for end, output in found.edges if _key(end) in ends)
     return found if known else None
 
 
@@ -208,9 +210,7 @@ class _Ancestors:
 def _results_between(history: AutogradGraph) -> tuple[frozenset[int], ...]:
     """Of each result, the others that it was computed from. No written input is among these: its hooks are on the node
     of the write, which is the call's."""
-    leading: dict[tuple[Any, int], int] = {}
-    for node, output, mask in history.edges:
-        leading[node, output] = leading.get((node, output), 0) | mask
+    leading = history.edges
     edges = [(value.grad_fn, value.output_nr) for _, value in history.results]
     found: list[set[int]] = [set() for _ in edges]
     for inner, (place, _) in enumerate(history.results):
@@ -223,12 +223,10 @@ def _results_between(history: AutogradGraph) -> tuple[frozenset[int], ...]:
 def asked_in_part(history: AutogradGraph) -> set[Any]:
     """The autograd nodes of the user's Functions that some backward passes give gradients for a part of their outputs:
     what such a backward does with zeros, or None, in the place of the others is the user's affair."""
-    masks: dict[tuple[Any, int], int] = {}
-    for node, output, mask in history.edges:
-        masks[node, output] = masks.get((node, output), 0) | mask
+    edges = history.edges
     functions = [(node, mask) for node, mask in history.inside if is_function(node)]
     return {
-        node for node, whole in functions if any(mask != whole for (other, _), mask in masks.items() if other is node)
+        node for node, whole in functions if any(mask != whole for (other, _), mask in edges.items() if other is node)
     }
 
 
