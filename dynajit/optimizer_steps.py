@@ -21,9 +21,9 @@ _library = torch.library.Library("dynajit", "FRAGMENT")  # type: ignore[no-untyp
 _PREFIX = "updated_by"
 
 
-def functional(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch._ops.OpOverload | None:
+def functional(target: Any, kwargs: Mapping[str, Any]) -> torch._ops.OpOverload | None:
     """The operator of dynajit's own for a step that writes, called like this; None for any other target."""
-    step = _overload(target, args, kwargs)
+    step = _overload(target, kwargs)
     return None if step is None else _FUNCTIONAL[step]
 
 
@@ -37,7 +37,7 @@ def written(step: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[st
     return [tensor for tensors in written_arguments(step, args, kwargs) for tensor in tensors]
 
 
-def _overload(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch._ops.OpOverload | None:
+def _overload(target: Any, kwargs: Mapping[str, Any]) -> torch._ops.OpOverload | None:
     if isinstance(target, torch._ops.OpOverload):
         return target if target in _FUNCTIONAL else None
     name = getattr(target, "__name__", "")

@@ -265,7 +265,7 @@ def _looks(value: Any) -> str:
     return f"a tensor of size ({', '.join(sizes)}), strides ({', '.join(strides)}), {value.dtype} on {value.device}"
 
 
-def fill_values(graph: fx.Graph, key: str, gradients: bool = False) -> None:
+def fill_values(graph: fx.Graph, key: str, gradients: bool) -> None:
     """Give each new node the fake value of its result, under `key`."""
     mode = detect_fake_mode([value for node in graph.nodes for value in tree_iter(node.meta.get(key))])
     for node in graph.nodes:

@@ -265,7 +265,7 @@ class _Replay(torch.fx.Interpreter):
             return args[0].detach()  # what autograd hears of writes is nothing here; `data` calls no operator
         node = self.recorder.current
         assert node is not None
-        step = optimizer_steps.functional(target, args, kwargs)
+        step = optimizer_steps.functional(target, kwargs)
         if step is not None:
             written = written_arguments(target, args, kwargs)
             for tensor, updated in zip(itertools.chain(*written), step(*args, **kwargs), strict=True):

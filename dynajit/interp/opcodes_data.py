@@ -36,7 +36,7 @@ from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.unread import join_texts
 
 
-def _convert(tx: Any, value: Value, conversion: str | None, direct: Direct = None) -> Value:
+def _convert(tx: Any, value: Value, conversion: str | None, direct: Direct) -> Value:
     """f"{value!r}" and its kin."""
     if conversion is None:
         return value

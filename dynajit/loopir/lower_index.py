@@ -108,7 +108,7 @@ def _class_of(
     return apply("inside", label, number(x.shape[dim], torch.int64)), counts
 
 
-def _weight_of(build: Builder, weight: Value | None, label: Scalar, counts: Scalar, dtype: torch.dtype) -> Scalar:
+def _weight_of(weight: Value | None, label: Scalar, counts: Scalar, dtype: torch.dtype) -> Scalar:
     one = number(1, dtype) if weight is None else convert(fetched(weight, [label]), dtype)
     return select(counts, one, number(0, dtype))
 
@@ -128,13 +128,13 @@ def _nll_loss(
 
     def weights(axes: Axes) -> Scalar:
         label, counts = _class_of(build, x, target, () if one_row else axes, ignore_index)
-        return _weight_of(build, weight, label, counts, dtype)
+        return _weight_of(weight, label, counts, dtype)
 
     def losses(axes: Axes) -> Scalar:
         label, counts = _class_of(build, x, target, () if one_row else axes, ignore_index)
         loss = apply("neg", convert(_picked(x, label, () if one_row else axes), dtype))
         if weight is not None:
-            loss = apply("mul", loss, _weight_of(build, weight, label, counts, dtype))
+            loss = apply("mul", loss, _weight_of(weight, label, counts, dtype))
         return select(counts, loss, number(0, dtype))
 
     shape = () if one_row else tuple(target.shape)
@@ -171,7 +171,7 @@ def _nll_loss_backward(
             each = apply("div", each, convert(build.element(total_weight, ()), dtype))
         each = apply("neg", each)
         if weight is not None:
-            each = apply("mul", each, _weight_of(build, weight, label, counts, dtype))
+            each = apply("mul", each, _weight_of(weight, label, counts, dtype))
         # narrow numbers: as many of them go into a vector as of floats
         narrow = torch.int32 if x.shape[0 if one_row else 1] < 1 << 31 else torch.int64
         own = convert(position(axes[0 if one_row else 1]), narrow)

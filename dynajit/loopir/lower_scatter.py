@@ -231,7 +231,7 @@ def max_pool_backward(build: Builder, grad: Value, indices: Value) -> Value:
         where = own(axes)
         return [*where[:-2], place(build, indices, where, size, "inside")]
 
-    out = torch.empty_strided(flat, _plane_strides(build, flat), dtype=dtype, device="meta")
+    out = torch.empty_strided(flat, _plane_strides(build), dtype=dtype, device="meta")
     base = build.pointwise(flat, lambda axes: number(0, dtype), dense_stride(out))
     found = build.scatter(
         "sum",
@@ -244,7 +244,7 @@ def max_pool_backward(build: Builder, grad: Value, indices: Value) -> Value:
     return build.view(found, shape, lambda axes: [*axes[:-2], axes[-2] * width + axes[-1]])
 
 
-def _plane_strides(build: Builder, flat: Sequence[int]) -> tuple[int, ...]:
+def _plane_strides(build: Builder) -> tuple[int, ...]:
     """The strides of the result with the places of a plane as one dimension."""
     stride = dense_stride(build.out)
     if not all(isinstance(size, int) for size in (*build.out.shape, *stride)):

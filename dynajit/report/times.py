@@ -62,7 +62,7 @@ class CompileTimes:
         return "\n".join([f"{frames} frames looked at", *lines])
 
 
-def one_compile(record: records.CompileRecord, spans: bool = False) -> str:
+def one_compile(record: records.CompileRecord, spans: bool) -> str:
     """The phases of one compile on a line; with `spans`, below it, when each ran (ms)."""
     text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in record.phases.items())
     if not spans or not record.spans:

@@ -49,7 +49,7 @@ _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDiction
 _lock = process_lock()
 
 
-def load_source(source: str, kernels: int = 1) -> Library:
+def load_source(source: str, kernels: int) -> Library:
     """The library compiled from `source`: open already, from the artifact store, or compiled now. `kernels`: how many
     are in it, for the progress line.
 

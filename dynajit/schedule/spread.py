@@ -32,7 +32,7 @@ from dynajit.loopir.size import hint_of, is_symbolic
 from dynajit.nested import reached
 from dynajit.schedule.fuse import Group, Schedule, fuse, made_by, read_by, values_in
 from dynajit.schedule.pieces import step
-from dynajit.schedule.target import CPU, KernelTarget
+from dynajit.schedule.target import KernelTarget
 
 # So many times as large as all that it is made of, where it is not read as it lies; less in bytes stays in a cache.
 SPREAD, LEAST_BYTES = 2, 1 << 16
@@ -42,7 +42,7 @@ COST = 16
 GAIN = 0.1
 
 
-def fuse_spread(program: Program, target: KernelTarget = CPU) -> Schedule:
+def fuse_spread(program: Program, target: KernelTarget) -> Schedule:
     """As `fuse`, with less in memory."""
     schedule = fuse(program, target)
     again = _Spread(schedule, _written(program)).found() if target.spreads else set()

@@ -239,7 +239,7 @@ class _Chain:
         if not isinstance(one, Node) or not isinstance(other, Node) or one is other or self.scale != 1:
             return None
         for source, mask in ((one, other), (other, one)):
-            if self._leads_back(source, node) and self._fits_mask(mask) and self._fits(source):
+            if self._leads_back(source, node) and self._masks_fit() and self._fits(source):
                 if mask.meta["val"].dtype is not source.meta["val"].dtype:
                     return None
                 self.masks.append(Mask(mask, adds=True))
@@ -251,7 +251,7 @@ class _Chain:
         assert isinstance(condition, Node)
         for source, fill, keeps in ((no, yes, False), (yes, no, True)):
             if isinstance(source, Node) and _number(fill) == -math.inf and self._fits(source):
-                if not self._fits_mask(condition) or self.scale < 0:
+                if not self._masks_fit() or self.scale < 0:
                     return None
                 self.masks.append(Mask(condition, keeps=keeps))
                 return source
@@ -277,8 +277,8 @@ class _Chain:
         """Whether the other operand was not broadcast against something larger."""
         return same_numbers(shape_of(source), shape_of(self.node))
 
-    def _fits_mask(self, mask: Node) -> bool:
-        """Whether the mask's dimensions are those of the scores as the softmax reads them."""
+    def _masks_fit(self) -> bool:
+        """Whether a mask's dimensions are those of the scores as the softmax reads them."""
         return self.order.identity() and same_numbers(shape_of(self.node), self.shape)
 
 

@@ -182,7 +182,7 @@ def _cut(gm: torch.fx.GraphModule, cuts: set[Node], numbers: Sequence[Node]) -> 
             between.append(node)
 
 
-def piece_of(nodes: list[Node], more: Sequence[Node] = ()) -> Step:
+def piece_of(nodes: list[Node], more: Sequence[Node]) -> Step:
     """What is to be compiled of the nodes. `more`: further inputs."""
     own = set(nodes)
     read = dict.fromkeys((*more, *(part for node in nodes for part in node.all_input_nodes)))

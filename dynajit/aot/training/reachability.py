@@ -133,7 +133,7 @@ def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     return found if known else None
 
 
-def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None = None) -> BackwardReachability | None:
+def reachability_of(history: AutogradGraph | None, viewed: AutogradGraph | None) -> BackwardReachability | None:
     """What backward reaches from each of at least two results that have a gradient. None: there are fewer, or nothing
     is known. viewed: the same with views of results after them, which are taken once more for the program."""
     if history is None or len(history.results) < 2:

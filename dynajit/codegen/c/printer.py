@@ -160,7 +160,7 @@ class _Printer(Lanes):
         """The loop over rows, if there are several."""
         rows = points_of(self.kernel.outer)
         if rows != 1:
-            self._open_flat(self._threads(), self.kernel.outer, rows, "o")
+            self._open_flat(self._threads(), self.kernel.outer, rows)
             self.watch()
         self.gains(ROW)
 
@@ -179,12 +179,9 @@ class _Printer(Lanes):
         room = f"__builtin_malloc(sizeof({ctype}) * {length})"
         self.put(f"{ctype} *restrict {name} = {length} <= {KEEP_ELEMENTS} ? {name}_row : ({ctype} *){room};")
 
-    def _open_flat(
-        self, before: tuple[str, ...], axes: tuple[Axis, ...], count: int | str, variable: str, after: str = ""
-    ) -> None:
+    def _open_flat(self, before: tuple[str, ...], axes: tuple[Axis, ...], count: int | str, after: str = "") -> None:
         """One loop over all combinations of the axes, which become variables."""
-        if len(axes) == 1 and not after:
-            variable = axes[0].name
+        variable = axes[0].name if len(axes) == 1 and not after else "o"
         self.open(*before, f"for (int64_t {variable} = 0; {variable} < {count}; ++{variable})")
         if len(axes) > 1 or after:
             self._position(axes, f"({variable}{after})")
@@ -393,7 +390,7 @@ class _Printer(Lanes):
         """The loop over these axes and, in the innermost place, so many blocks of another one."""
         rows = points_of(axes)
         count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
-        self._open_flat(self._threads() if count != 1 else (), axes, count, "o", f" / {blocks}")
+        self._open_flat(self._threads() if count != 1 else (), axes, count, f" / {blocks}")
         self.gains(ROW)
         return blocks
 
@@ -405,7 +402,7 @@ class _Printer(Lanes):
         if isinstance(last.size, int) and last.size <= block:  # lengths that the compiler knows: it keeps registers
             self.block, rows = last.size, points_of(kernel.outer[:-1])
             self._turn_once()
-            self._open_flat(self._threads() if rows != 1 else (), kernel.outer[:-1], rows, "o")
+            self._open_flat(self._threads() if rows != 1 else (), kernel.outer[:-1], rows)
             self.gains(ROW)
             self.put(f"const int64_t base = 0, n = {last.size};")
             return
@@ -638,7 +635,7 @@ class _Printer(Lanes):
         shares = not first and row is not None and update.uneven and hint_of(row.size) >= 8
         workers = torch.get_num_threads() if shares and hint_of(self._work()) >= PARALLEL_WORK else 1
         if first:
-            self._open_flat(self._threads(), axes[:first], points_of(axes[:first]), "o")
+            self._open_flat(self._threads(), axes[:first], points_of(axes[:first]))
             self.watch()
         elif workers > 1:
             self.open("#pragma omp parallel for schedule(static)", f"for (int64_t c = 0; c < {workers}; ++c)")

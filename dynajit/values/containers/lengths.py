@@ -23,7 +23,7 @@ LONG = 32
 LONG_TO_READ = 128
 
 
-def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int], more: int = 0) -> Value:
+def outside_length(tx: Tracer, count: int, of: Source, count_of: Callable[[Any], int], more: int) -> Value:
     """The length of a container of which nothing else is known, and so many `more`; `count_of`: `list.__len__` or the
     like."""
     source = length_source(of, count_of)

@@ -379,7 +379,7 @@ def _twin(tx: Tracer, made: FunctionVal) -> types.FunctionType:
 
 @builtin(inspect.signature)
 def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
-    real = _with_signature(tx, fn, "inspect.signature")
+    real = _with_signature(tx, fn)
     if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
     with raising(tx, TypeError, ValueError):
@@ -394,7 +394,7 @@ _SPELLED = type, types.GenericAlias, types.UnionType, type(typing.Any), type(typ
 def _annotations(real: Any, tx: Tracer, /, fn: Value) -> Value:
     """Names and types of parameters, where no text is to be evaluated for them."""
     asked = f"{real.__module__}.{real.__name__}"
-    function = _with_signature(tx, fn, asked)
+    function = _with_signature(tx, fn)
     spelled = any(type(each) is str for each in getattr(function, "__annotations__", {}).values())
     if isinstance(function, type) or spelled:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{asked} (of a class, or with annotations that are text)")
@@ -421,7 +421,7 @@ def _fresh(tx: Tracer, found: object) -> Value:
     return made
 
 
-def _with_signature(tx: Tracer, fn: Value, asked: str) -> Any:
+def _with_signature(tx: Tracer, fn: Value) -> Any:
     """A function with the signature of the given one, which is guarded."""
     target = fn.function if isinstance(fn, MethodVal) else fn
     is_made = isinstance(target, FunctionVal) and target.real_function is None

@@ -339,7 +339,7 @@ class ObjVal(Value):
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         custom, where = lookup_type(self.cls, "__setattr__")
-        plain = custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)
+        plain = custom is torch.nn.Module.__setattr__ and self._plain_module_write(name, value)
         if plain:
             class_value(tx, self.cls, where, "__setattr__", custom)  # which is relied on
         if plain or not self._written_by_class(tx, "__setattr__", [ConstVal(name), value]):
@@ -359,7 +359,7 @@ class ObjVal(Value):
         tx.call(class_value(tx, self.cls, where, method, custom), [self, *args], {}, DROPPED)
         return True
 
-    def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
+    def _plain_module_write(self, name: str, value: Value) -> bool:
         """Whether nn.Module.__setattr__ would only write the instance's dictionary."""
         if issubclass(value.py_type(), (torch.Tensor, torch.nn.Module)) or self.real_object is None:
             return False
@@ -367,9 +367,9 @@ class ObjVal(Value):
         return not any(name in table for table in tables) and name in self.real_object.__dict__
 
     def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
-        found, where = lookup_type(self.cls, name)
+        found, _ = lookup_type(self.cls, name)
         if found is not MISSING and is_data_descriptor(found):
-            self._set_through_descriptor(tx, name, found, where, value)
+            self._set_through_descriptor(tx, name, found, value)
         elif not self._has_dict():
             context: dict[str, Value] = {"name": ConstVal(name), "obj": self} if names_what_is_written() else {}
             raise tx.raised(AttributeError, no_place_for_attribute(self.cls, name), **context)
@@ -380,9 +380,7 @@ class ObjVal(Value):
         else:
             self.instance_dict(tx).take(tx, ConstVal(name))
 
-    def _set_through_descriptor(
-        self, tx: Tracer, name: str, found: Any, where: type | None, value: Value | None
-    ) -> None:
+    def _set_through_descriptor(self, tx: Tracer, name: str, found: Any, value: Value | None) -> None:
         source = type_source(self.cls, name)
         if isinstance(found, property):
             setter, part = (found.fset, "fset") if value is not None else (found.fdel, "fdel")
