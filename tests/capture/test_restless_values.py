@@ -6,10 +6,12 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
+import dynajit
 from dynajit.testing import assert_same
 
 x = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
@@ -149,3 +151,13 @@ def test_an_object_that_varies_is_not_taken_for_another_than_a_known_one(
         return [*answers, x + 1]
 
     assert_same(asked, x)
+
+
+def test_numpy_numbers_without_symbols_are_compared_with_tensors() -> None:
+    """Where another one came at each call, the graph ends: it is no object that a tensor is never equal to."""
+    whole = torch.arange(4) + 2**40
+    compiled = dynajit.compile(lambda x, n: (x == n, n != x, x < n), backend="eager")
+    for call in range(10):
+        n = numpy.int64(2**40 + call % 5 + call)
+        for found, expected in zip(compiled(whole, n), (whole == n, n != whole, whole < n), strict=True):
+            assert torch.equal(found, expected)

@@ -26,6 +26,7 @@ from dynajit.values.library.references import WeakRefVal
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import rely_on
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
+from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined, has_own, is_none, own_of_member
 from dynajit.values.scalars.members import (
@@ -130,7 +131,10 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
     plain = payload_of(left), payload_of(right)
     if plain != (left, right) and symbol in BINARY:
         with left_to_real_call(TypeError):  # whose message names their classes
-            return binary(tx, symbol, *plain)
+            found = binary(tx, symbol, *plain)
+        if found.py_type() is tuple and any(found is part for part in plain):
+            return TupleVal(found.values(tx))  # another tuple than the instance
+        return found
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
@@ -318,9 +322,10 @@ def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) 
 
 
 def _comparable_with_tensor(value: Value) -> bool:
-    """Whether torch compares it, or NumPy after it declined: `Tensor.__eq__` takes arrays of any shape."""
+    """Whether torch compares it, or NumPy after it declined: `Tensor.__eq__` takes arrays of any shape. What has no
+    model may be one of NumPy's numbers."""
     return (
-        isinstance(value, (SymVal, ArrayVal))
+        isinstance(value, (SymVal, ArrayVal, OpaqueVal))
         or bool(value.array_priority)
         or (isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool)))
     )

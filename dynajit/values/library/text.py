@@ -24,6 +24,7 @@ from dynajit.values.containers.standin import StandIn, call_real
 from dynajit.values.core.registry import asked_first, builtin, models_of, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.objects.objects import payload_of
 from dynajit.values.scalars.constant import PATH_TYPES, TEXT_METHODS, ConstVal
 from dynajit.values.scalars.unread import has_unread, join_texts, unread_text
 
@@ -60,8 +61,34 @@ def translate(tx: Tracer, text: Value, table: Value) -> Value:
     return tx.fold(lambda given: given.translate(known), [text])
 
 
+@models_of(str.partition, str.rpartition, bytes.partition, bytes.rpartition)
+def _parted(method: Any, tx: Tracer, text: Value, sep: Value, /) -> Value:
+    """Without the separator it is the text itself, also an instance of a subclass."""
+    plain = payload_of(text)
+    found = tx.fold(method, [plain, sep])
+    if plain is text:
+        return found
+    before, between, after = tx.unpack(found)
+    if between.truth(tx):
+        return found
+    return TupleVal([text, between, after] if method.__name__ == "partition" else [before, between, text])
+
+
+def _has_no_fields(template: Value) -> bool:
+    """Whether it is an instance of a subclass that is its own text, formatted."""
+    text = payload_of(template)
+    return text is not template and {"{", "}"}.isdisjoint(text.const())
+
+
+@builtin(str.format_map)
+def _format_map(tx: Tracer, template: Value, mapping: Value, /) -> Value:
+    return template if _has_no_fields(template) else tx.fold(str.format_map, [payload_of(template), mapping])
+
+
 @builtin(str.format)
 def str_format(tx: Tracer, template: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if _has_no_fields(template):
+        return template
     try:
         given = (*args, *kwargs.values())
         if not any(has_unread(value, set()) for value in given) and not any(map(_has_own_text, given)):
