@@ -390,26 +390,59 @@ def test_a_group_without_this_process(two: Ranks) -> None:
     assert two.run(left_out) == [(1, 0, 0)] * 2
 
 
-def warned(rank: int) -> list[list[tuple[str, str, int]]]:
-    """Deprecated names warn as in eager mode, once for each place of torch's."""
+# what the functional collectives take before the group, after a tensor or a list of them
+FUNCTIONAL: dict[str, tuple[Any, ...]] = {
+    "all_reduce": ("sum",),
+    "all_reduce_coalesced": ("sum",),
+    "all_to_all_single": (None, None),
+    "all_to_all_single_autograd": (None, None),
+    "broadcast": (0,),
+    **{f"all_gather_{form}": (0,) for form in ("single", "single_autograd", "tensor", "tensor_autograd")},
+    **{f"reduce_scatter_{form}": ("sum", 0) for form in ("single", "single_autograd", "tensor", "tensor_autograd")},
+    **dict.fromkeys(("all_gather_single_coalesced", "all_gather_into_tensor_coalesced"), ()),
+}
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        out = x.new_empty(2 * x.shape[0])
-        dist.all_gather_into_tensor(out, x)
-        return out
+
+def warned(rank: int, name: str, by: str) -> Any:
+    """Results and warnings of two calls each, eager and compiled; what was captured. `by`: how the group is told."""
+    if name == "all_gather_into_tensor":
+
+        def f(x: torch.Tensor) -> Any:
+            out = x.new_empty(2 * x.shape[0])
+            dist.all_gather_into_tensor(out, x)
+            return out
+    else:
+        call, more, many = getattr(functional, name), FUNCTIONAL[name], name.endswith("coalesced")
+
+        def f(x: torch.Tensor) -> Any:
+            group = dist.group.WORLD if by == "group" else list(range(dist.get_world_size()))
+            found = call([x, x + 1] if many else x, *more, group)
+            return [part * 2 for part in found] if many else found * 2
 
     found = []
-    for call in (f, dynajit.compile(f)):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            call(torch.ones(3))
-        found.append([(str(each.message), each.filename, each.lineno) for each in caught])
-    return found
+    with counted() as counts:
+        for call_f in (f, dynajit.compile(f)):
+            for step in range(2):
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    result = call_f(torch.arange(4.0) + rank + step)
+                found.append((result, [(str(each.message), each.filename, each.lineno) for each in caught]))
+    return found, counts.totals()
 
 
-def test_deprecated_names_warn_as_in_eager_mode(two: Ranks) -> None:
-    for eager, compiled in two.run(warned):
-        assert eager == compiled
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [
+        ("all_gather_into_tensor", "group"),
+        *((name, by) for name in FUNCTIONAL if hasattr(functional, name) for by in ("group", "ranks")),
+    ],
+)
+def test_deprecated_names_and_ranks_warn_as_in_eager_mode(two: Ranks, name: str, by: str) -> None:
+    for found, counts in two.run(warned, name, by):
+        eager, compiled = found[:2], found[2:]
+        torch.testing.assert_close([result for result, _ in eager], [result for result, _ in compiled])
+        assert [told for _, told in eager] == [told for _, told in compiled]
+        assert counts == (1, 0, 0)
 
 
 def sent_in_parts(x: torch.Tensor) -> Any:

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import sys
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from dynajit.graph.collective import MODULE, collective
 from dynajit.guards.source import AttrSource, CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
-from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.slots import ending_graph
@@ -38,20 +39,53 @@ C10D = "torch.distributed.distributed_c10d"
 
 @models_of_named(
     MODULE,
-    *("all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_tensor", "all_gather_tensor_autograd"),
     *("all_reduce", "all_reduce_coalesced", "all_to_all_single", "all_to_all_single_autograd", "broadcast"),
-    *("reduce_scatter_single", "reduce_scatter_tensor", "reduce_scatter_tensor_autograd"),
-    *("reduce_scatter_tensor_coalesced",),
+    *("all_gather_into_tensor_coalesced", "all_gather_tensor", "all_gather_tensor_autograd"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_autograd", "reduce_scatter_tensor_coalesced"),
+    *(f"{name}_single{form}" for name in ("all_gather", "reduce_scatter") for form in ("", "_autograd", "_coalesced")),
 )
 def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    if _RESOLVING.isdisjoint(function.__code__.co_names):
+        return tx.inline_body(function, args, kwargs)  # an older name, which warns and calls the newer one
     bound = inspect.signature(function).bind(*args, **kwargs)
     group = bound.arguments.get("group")
-    if group is None or "tag" in bound.arguments:
-        raise GraphBreak(breaks.UNKNOWN_CALL, f"{function.__name__} without a group, or with a tag")
-    bound.arguments["group"] = ConstVal(_name_of(tx, group))
+    if group is None:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{function.__name__} without a group")
+    tag = bound.arguments.pop("tag", ConstVal(""))
+    name = _name_by_ranks(tx, function, group, tag) if isinstance(group, ListVal) else _name_of(tx, group)
+    bound.arguments["group"] = ConstVal(name)
     first = next(iter(bound.arguments))
     bound.arguments[first] = unfolded(tx, bound.arguments[first])
     return tx.torch_op("call_function", collective, [ConstVal(function.__name__), *bound.args], bound.kwargs)
+
+
+_RESOLVING = frozenset({"_resolve_group", "_resolve_group_name"})  # functions that look for the group, and warn
+_RANKS = (
+    "The combination of ranks + tag as process group identifier has been deprecated. Please switch to using "
+    "ProcessGroup, DeviceMesh, or group name instead."
+)
+
+
+def _name_by_ranks(tx: Tracer, function: types.FunctionType, group: ListVal, tag: Value) -> str:
+    """The name of the group that ranks and a tag find, which torch warns of."""
+    find = sys.modules[C10D]._find_pg_by_ranks_and_tag
+    ranks, known = [real_of(tx, rank) for rank in group.values(tx)], real_of(tx, tag)
+    found = find(known, ranks)
+    if found is None:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{function.__name__} with ranks that have no group")
+    name = str(found.group_name)
+    tx.guard(ConstSource(find, find.__name__), "PREDICATE", functools.partial(_finds, known, ranks, name), f"is {name}")
+    warns_through(tx, _warn_of_ranks, _RANKS, FutureWarning)
+    return name
+
+
+def _finds(tag: str, ranks: list[int], name: str, find: Callable[..., Any]) -> bool:
+    found = find(tag, ranks)
+    return found is not None and found.group_name == name
+
+
+def _warn_of_ranks() -> None:
+    warnings.warn(_RANKS, FutureWarning, stacklevel=2)
 
 
 # ------------------------------------------------------------------------------------------------ what writes results

@@ -343,8 +343,11 @@ def _calls_hooks_always(tx: Tracer) -> bool:
 
 _MODULE: Any = torch.nn.modules.module
 # the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler;
-# torch.func: what vmap and grad make bears the name of its function in eager mode alone
-_SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer", "torch._functorch.apis"})
+# torch.func: what vmap and grad make bears the name of its function in eager mode alone; functional collectives: their
+# older names warn in eager mode alone
+_SAME_AS_EAGER = frozenset(
+    {"torch.nn.modules.transformer", "torch._functorch.apis", "torch.distributed._functional_collectives"}
+)
 
 
 @builtin(torch.compiler.cudagraph_mark_step_begin)
