@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Ranks, counted
 from test_sharded import local, shard_fully, shard_tensors
 from torch import nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 
 import dynajit
 
@@ -137,3 +140,56 @@ def test_what_stands_around_a_step(two: Ranks, form: str, name: str) -> None:
     for (one, _), (other, breaks) in zip(expected, actual, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
         assert breaks == 0
+
+
+def _divided(model: nn.Module, inner: str, views: bool) -> Any:
+    """Each rank steps a part of the parameters, and sends it to the others."""
+    kind = getattr(torch.optim, inner)
+    return ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=kind, parameters_as_bucket_view=views, lr=0.01
+    ).step
+
+
+def _now_and_then(model: nn.Module, inner: str, views: bool) -> Any:
+    """Each rank steps by itself; every second time the parameters are averaged over the ranks."""
+    optimizer = getattr(torch.optim, inner)(model.parameters(), lr=0.01)
+    averager = PeriodicModelAverager(period=2, warmup_steps=1)
+    return PostLocalSGDOptimizer(optim=optimizer, averager=averager).step
+
+
+def communicated(rank: int, form: str, inner: str, views: bool, how: str) -> tuple[Any, tuple[int, int]]:
+    """Losses and parameters; breaks, and captures after the third step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block())
+    step = globals()[form](model, inner, views)
+    call = dynajit.compile(lambda: step()) if how == "compiled" else step
+    losses = []
+    with counted() as counts:
+        for index in range(STEPS):
+            generator = torch.Generator().manual_seed(2 * index + rank)
+            loss = model(torch.randn(4, 6, generator=generator)).square().mean()
+            model.zero_grad()
+            loss.backward()
+            if form == "_divided":
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+            losses.append(loss.item())
+            call()
+            if index == 2:
+                early = len(counts.seen)
+    return (losses, [p.detach().clone() for p in model.parameters()]), (counts.totals()[1], len(counts.seen) - early)
+
+
+@pytest.mark.parametrize(
+    ("form", "inner", "views"),
+    [
+        *(("_divided", *each) for each in (("SGD", False), ("AdamW", False), ("SGD", True))),
+        *(("_now_and_then", inner, False) for inner in ("SGD", "AdamW")),
+    ],
+)
+def test_steps_that_communicate(two: Ranks, form: str, inner: str, views: bool) -> None:
+    expected = two.run(communicated, form, inner, views, "eager")
+    actual = two.run(communicated, form, inner, views, "compiled")
+    for (one, _), (other, counts) in zip(expected, actual, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        assert counts == (0, 0)

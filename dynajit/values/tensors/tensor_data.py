@@ -48,6 +48,11 @@ def _takes_history(user: fx.Node, node: fx.Node) -> bool:
 
 
 def _requires_grad(node: fx.Node) -> bool:
+    """Whether it gives what requires grad; not if it writes leaves that the graph was given, which have no history."""
     found: Any = value_of(node)
     parts: Iterable[Any] = found if isinstance(found, (tuple, list)) else (found,)
-    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
+    given = {id(value_of(each)) for each in node.all_input_nodes if each.op == "placeholder"}
+    return any(
+        isinstance(part, torch.Tensor) and part.requires_grad and not (id(part) in given and part.grad_fn is None)
+        for part in parts
+    )

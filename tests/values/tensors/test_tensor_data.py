@@ -77,6 +77,15 @@ def scaled_then_used(p: Tensor, q: Tensor) -> Tensor:
     return p.sin() * q + p
 
 
+def stepped_then_averaged(p: Tensor, q: Tensor) -> None:
+    """As an optimizer, and an average over processes behind it."""
+    with torch.no_grad():
+        torch._foreach_add_([p, q], 1.0)
+        p.mul_(3)
+    for each in (p, q):
+        each.data = (p.data + q.data) / 2
+
+
 def into_each_other(p: Tensor, q: Tensor) -> Tensor:
     p.data, q.data = q.data, p.data
     return p.sin() * q
@@ -132,6 +141,7 @@ PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     view_of_the_old_memory: 1,
     one_behind_the_other: 1,
     set_twice: 3,
+    stepped_then_averaged: 1,
     scaled_then_used: 1,
     into_each_other: 2,
     to_itself: 1,
