@@ -216,3 +216,34 @@ def test_no_symbol_is_infinite(name: str) -> None:
 def test_that_a_float_is_finite_fixes_no_number() -> None:
     assert kinds["RELATION"].pins((("eq", ("mul", "n", 2.0), 6.0), ("n",), (), "it is 3"))
     assert not kinds["RELATION"].pins((("eq", ("mul", "n", 0.0), 0.0), ("n",), (), "it is finite"))
+
+
+RAISING: dict[str, Callable[[Any, Any], Any]] = {
+    "pow": lambda x, y: x**y,
+    "builtin pow": lambda x, y: pow(x, y),
+    "sqrt": lambda x, y: math.sqrt(x),
+    "cosh": lambda x, y: math.cosh(x),
+    "sinh": lambda x, y: math.sinh(x),
+    "asin": lambda x, y: math.asin(x),
+    "sin": lambda x, y: math.sin(x),
+    "tan": lambda x, y: math.tan(x),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_what_raises_for_some_numbers_raises_where_the_program_computes_it(name: str) -> None:
+    """Not before the graph, where the program's own handler does not see it."""
+
+    def program(t: torch.Tensor, x: Any, y: float) -> Any:
+        try:
+            found = RAISING[name](x, y)
+        except (ArithmeticError, ValueError) as error:
+            found = repr(error)
+        return t * 2, found
+
+    compiled = dynajit.compile(program, backend="eager")
+    pairs = [(0.5, 2.0), (0.25, 3.0), (0.75, 2.5), (1e308, 3.0), (-8.0, 1 / 3), (0.0, -1.0), (math.inf, 2.0)]
+    integers = [(2, 0.5), (3, 1.5), (4, 2.5), (-3, 0.5), (1000, 1e3), (0, -2.0)]
+    for x, y in [*pairs, *integers]:
+        found, expected = (run(torch.ones(2), x, y) for run in (compiled, program))
+        assert repr(found) == repr(expected), (x, y)

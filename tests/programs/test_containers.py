@@ -1,12 +1,17 @@
 """Programs about tuples, lists, dicts, sets, slices, ranges, unpacking and comprehensions."""
 
 import collections
+import itertools
+import types
 from typing import Any
 
 import pytest
 import torch
 from program_cases import Case, Cases
 from torch import Tensor
+
+import dynajit
+from dynajit.testing import compare
 
 x = torch.arange(6.0).reshape(2, 3)
 cases = Cases()
@@ -376,6 +381,41 @@ def conditional_expressions(x: Tensor) -> Any:
     w = n and x
     v = [] or {} or (1,)
     return y, z, w, v, not n, n is None, None is None, 1 < 2 < 3, 1 < 3 < 2
+
+
+def test_iterators_over_what_the_program_changed_before_a_break() -> None:
+    """They are made for real once the change is."""
+
+    def lists(x: Tensor, items: list[int]) -> Any:
+        items.extend([1, 2, 3])
+        forwards, backwards = iter(items), reversed(items)
+        first = next(forwards), next(forwards), next(backwards)
+        items.append(4)
+        print("break")
+        return x + 1, first, list(forwards), list(backwards)
+
+    def namespaces(x: Tensor, space: Any) -> Any:
+        space.first, space.second = 1, 2
+        names = sorted(name for name in vars(space) if not name.startswith("_"))
+        return x + 1, names, len(vars(space)) > 2, max(vars(space).keys())
+
+    def attributes_after(x: Tensor, space: Any) -> Any:
+        names = iter(vars(space))
+        space.late = 1
+        try:
+            return x + 1, next(names)
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    spaces = itertools.count()
+    for program, make in (
+        (lists, lambda: [0]),
+        (namespaces, lambda: types.ModuleType("space")),
+        (attributes_after, lambda: types.ModuleType(f"space{next(spaces)}")),
+    ):
+        compiled: Any = dynajit.compile(program, backend="eager")
+        for _ in range(3):
+            compare(compiled(x, make()), program(x, make()))
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

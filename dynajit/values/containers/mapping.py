@@ -270,10 +270,14 @@ class DictVal(Value):
         return ConstVal(len(self.entries))
 
     def iterate(self, tx: Tracer) -> Value:
-        return DictIterator(self, "keys")
+        return self.iterator_over(tx, "keys")
 
     def iterate_backwards(self, tx: Tracer) -> Value:
-        return DictIterator(self, "keys", backwards=True)
+        return self.iterator_over(tx, "keys", backwards=True)
+
+    def iterator_over(self, tx: Tracer, what: str, backwards: bool = False) -> Value:
+        """An iterator over its keys, values or items."""
+        return DictIterator(self, what, backwards)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         if type(item) is UnreadConst and not (self.complete or self.entries or dict.__len__(self.real_dict)):
@@ -492,15 +496,21 @@ class OverlaidDict(DictVal):
         found = self.changed(tx, hashed) if isinstance(hashed, str) else None
         return super().contains(tx, item) if found is None else found[0] is not None
 
-    def materialise(self, tx: Tracer) -> None:
+    def _unchanged(self, tx: Tracer) -> None:
         if self.changed(tx, None) is not None:
             self.unsupported("reading all of it after a change")
+
+    def materialise(self, tx: Tracer) -> None:
+        self._unchanged(tx)
         super().materialise(tx)
 
     def length(self, tx: Tracer) -> Value:
-        if self.changed(tx, None) is not None:
-            self.unsupported("reading all of it after a change")
+        self._unchanged(tx)
         return super().length(tx)
+
+    def iterator_over(self, tx: Tracer, what: str, backwards: bool = False) -> Value:
+        self._unchanged(tx)  # one made for real before the change would notice it
+        return super().iterator_over(tx, what, backwards)
 
 
 def _plain(hashed: Any) -> Any:
@@ -599,10 +609,10 @@ class DictViewVal(SetLike):
         return type(getattr(self.mapping.kind(), self.what)())
 
     def iterate(self, tx: Tracer) -> Value:
-        return DictIterator(self.mapping, self.what)
+        return self.mapping.iterator_over(tx, self.what)
 
     def iterate_backwards(self, tx: Tracer) -> Value:
-        return DictIterator(self.mapping, self.what, backwards=True)
+        return self.mapping.iterator_over(tx, self.what, backwards=True)
 
     def length(self, tx: Tracer) -> Value:
         return self.mapping.length(tx)

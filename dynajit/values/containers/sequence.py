@@ -288,6 +288,7 @@ class LiveIterator(PositionIterator):
         if self.ended:
             out.call_on(ended_iterator, () if self.kind is type(iter(())) else [])
         else:
+            out.bring_up_to_date(self.container)  # a shorter one has no such place
             out.call_on(iterator_at, self.container, self.index)
 
 
@@ -310,6 +311,7 @@ class ReversedList(LiveIterator):
         if self.ended:
             out.call_on(ended_iterator, [], reversed)
         else:
+            out.bring_up_to_date(self.container)
             out.call_on(iterator_at, self.container, self.last - self.index, reversed)
 
 

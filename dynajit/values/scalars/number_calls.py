@@ -50,9 +50,10 @@ _COMPUTING: frozenset[Any] = frozenset(
         *(builtins.abs, builtins.round, builtins.divmod, builtins.hash, builtins.int, builtins.float, builtins.bool),
         *(builtins.complex, builtins.min, builtins.max, builtins.len, builtins.ord),
         *(builtins.str, builtins.repr, builtins.format),
-        *(sum_of, *READERS.values()),
+        *(operator.pow, builtins.pow, sum_of, *READERS.values()),
     }
 )
+_POWERS = frozenset({operator.pow, builtins.pow})
 NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
 
@@ -81,6 +82,8 @@ def _compared(value: Value) -> SymVal | None:
 def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """`fn` on numbers of which some vary; None if the numbers at hand are needed."""
     given: dict[Any, Value] = {**dict(enumerate(args)), **kwargs}
+    if fn in _POWERS and not any(value.py_type() is float for value in args):
+        return None  # of integers they may be of any length
     if not _computes(fn) or not all(is_number(value) or value.py_type() in _TAKEN for value in given.values()):
         return None
     if getattr(fn, "__name__", None) in SPLITTING:

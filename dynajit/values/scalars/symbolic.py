@@ -353,6 +353,9 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 _FLOATS = frozenset({float, torch.SymFloat})
+# what raises for some numbers: where they are large, infinite, negative, or a zero
+_RAISING = frozenset({math.cosh, math.sinh, math.asin, math.acos})
+_RAISING_OF_FLOATS = frozenset({operator.pow, builtins.pow, math.sqrt, math.cos, math.sin, math.tan})
 _FLOAT_REMAINDERS = frozenset({operator.floordiv, operator.mod})
 COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 
@@ -390,11 +393,19 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         return None  # torch's are those of real numbers: it rounds `a / b` first, and has bounds for integers
     if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
         return None  # raises where the program divides
+    if fn is math.sqrt and args[0].varies and not decide(tx.graph, bool, numbers[0] >= 0):
+        return None
+    if any(arg.varies for arg in args) and _may_raise(fn, numbers):
+        return None  # a number of its own, computed before the graph: where it raises is another variant
     of_floats = is_float_operation(fn, numbers)
     simple = beside_zero(fn, numbers) if of_floats else None
     if simple is not None:
         return tx.from_real(simple)
     return _computed(tx, fn, FLOAT_OPERATIONS[fn] if of_floats else function, numbers)
+
+
+def _may_raise(fn: Any, numbers: list[Any]) -> bool:
+    return fn in _RAISING or (fn in _RAISING_OF_FLOATS and not _FLOATS.isdisjoint(map(type, numbers)))
 
 
 def _may_be_another_zero(result: Any, numbers: list[Any]) -> bool:
