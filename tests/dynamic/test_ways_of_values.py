@@ -207,7 +207,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] =
     "bisect among those that vary": (lambda x, v: x * bisect.bisect_left(sorted(v), 500, 1), numbers, 2, 0),
     "a Counter": (lambda x, v: x * collections.Counter(n % 4 for n in v).most_common(1)[0][1], numbers, 12, 3),
     "groups": (lambda x, v: x * len([*itertools.groupby(v, key=lambda n: n > 500)]), numbers, 7, 0),
-    "those before": (lambda x, v: x * len([*itertools.takewhile(lambda n: n < 700, v)]), numbers, 8, 0),
+    "those before": (lambda x, v: x * len([*itertools.takewhile(lambda n: n < 700, v)]), numbers, 8, 5),
     "reduced": (lambda x, v: x * functools.reduce(lambda n, m: n if n > m else m, v), numbers, 8, 0),
     "best_of": (best_of, numbers, 8, 1),
     "bubbled": (bubbled, numbers, 18, 6),

@@ -27,6 +27,8 @@ from dynajit.values.tensors.arrays import SCALARS, ArrayVal, same_scalar
 _NO_OVERFLOW = 1 << 62
 _UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
 _CONVERSIONS = frozenset({int, float, operator.index, math.floor, math.ceil, math.trunc, math.sqrt})
+# what refuses a scalar whose class has no such method
+_ASKED_BY = {operator.index: "__index__", math.trunc: "__trunc__"}
 _TEXTS = frozenset({format, str, repr})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
 # what NumPy rounds, or divides by zero, in ways of its own
@@ -157,7 +159,8 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are scalars that vary; None where only the scalars themselves will do."""
     if fn in _CONVERSIONS and len(args) == 1:
         assert isinstance(args[0], VaryingScalar)
-        return tx.fold(fn, [args[0].number])
+        asked = _ASKED_BY.get(fn)
+        return None if asked and not hasattr(args[0].kind, asked) else tx.fold(fn, [args[0].number])
     if fn in _TEXTS or (fn is operator.mod and args[0].py_type() is str):
         kinds = {at: value.py_type() for at, value in enumerate(args) if type(value) is VaryingScalar}
         given = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import CompileCounter
+from dynajit.testing import CompileCounter, compare
 
 X = torch.arange(1.0, 4.0)
 
@@ -175,3 +176,19 @@ def test_integers_that_grow_beyond_64_bits(program: Callable[..., Any]) -> None:
     for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]:
         assert str(compiled(torch.ones(1), n)) == str(program(torch.ones(1), n))
     assert not dynajit.counters["internal_errors"]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("convert", [int, float, operator.index, math.trunc, math.floor, math.ceil, math.sqrt])
+def test_conversions_of_numpys_numbers_that_vary(convert: Callable[[Any], Any], kind: type) -> None:
+    """Some of their classes refuse one: as in eager mode, with the same words."""
+
+    def f(x: torch.Tensor, n: Any) -> Any:
+        try:
+            return x + 1, convert(n)
+        except TypeError as error:
+            return x, str(error)
+
+    compiled = dynajit.compile(f, backend="eager")
+    for number in range(3, 7):
+        compare(compiled(torch.ones(2), kind(number)), f(torch.ones(2), kind(number)))
