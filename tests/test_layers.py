@@ -18,7 +18,7 @@ PACKAGE = ROOT / "dynajit"
 MAX_LINES = 800
 
 BASE = ["_C", "exc", "config", "locks", "process_state", "torch_warnings", "torch_compat", "symbols", "nested"]
-BASE += ["constants", "op_facts", "optimizer_steps", "wrappers", "report"]
+BASE += ["constants", "new_fake", "op_facts", "optimizer_steps", "wrappers", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "kept", "capture", "api"]

@@ -21,9 +21,9 @@ from torch.utils import _python_dispatch
 from dynajit import _C, torch_compat
 from dynajit.config import config
 from dynajit.graph.fake_memo import KnownResult, key_of, remember
-from dynajit.graph.new_fake import new_fake
 from dynajit.graph.refusals import looks_at_values, refusal, refused_view
 from dynajit.nested import leaves_in
+from dynajit.new_fake import new_fake
 from dynajit.op_facts import facts, is_wait
 from dynajit.optimizer_steps import STEPS
 from dynajit.process_state import changed

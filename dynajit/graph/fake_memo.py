@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.graph.new_fake import new_fake
 from dynajit.nested import tensors_in
+from dynajit.new_fake import new_fake
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
 # what they give depends on how large the memory is, too

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.graph import new_fake as module
-from dynajit.graph.new_fake import new_fake
+from dynajit import new_fake as module
+from dynajit.new_fake import new_fake
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 

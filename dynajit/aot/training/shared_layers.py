@@ -24,8 +24,8 @@ from torch.fx.node import map_aggregate
 from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
-from dynajit.graph.new_fake import new_fake
 from dynajit.nested import map_leaves
+from dynajit.new_fake import new_fake
 
 # A graph, its fake inputs, what is to be done with the joint graph.
 Trace = Callable[[GraphModule, list[Any], Callable[..., Any]], Any]
