@@ -249,7 +249,10 @@ class Shapes:
         # that it fits there is known of the real one, and nothing to rely on
         with torch.no_grad(), self.env.suppress_guards():
             fake = torch.empty(0, dtype=real.dtype, device=real.device)
-            return fake.set_(storage, real.storage_offset(), sizes, strides)
+            fake.set_(storage, real.storage_offset(), sizes, strides)
+            # `set_` asked whether it is contiguous, and the answer is kept, though no guard is: strides that are given
+            # anew forget it
+            return fake.as_strided_(sizes, strides, real.storage_offset())
 
     def in_symbolic_memory(self, real: torch.Tensor) -> bool:
         """Whether it shares memory with a tensor of symbolic size: torch would make a fake of the size at hand there,

@@ -172,3 +172,11 @@ def test_parts_of_one_element_are_views(backend: str, shape: tuple[int, int]) ->
             for at, part in enumerate(call(x, n)):
                 part.add_(at + 1)
         assert torch.equal(*given)
+
+
+def test_whether_parts_of_memory_are_contiguous() -> None:
+    """Strides that vary, of tensors that begin somewhere in their memory."""
+    compiled = dynajit.compile(lambda x: x.is_contiguous(), backend="eager")
+    for size, rows, start in ((3, 18, 9), (4, 24, 12), (3, 9, 0), (5, 15, 0), (5, 30, 15)):
+        x = torch.zeros(200).as_strided((2, 3, size), (rows, size, 1), start)
+        assert compiled(x) == x.is_contiguous()
