@@ -132,8 +132,8 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
     if plain != (left, right) and symbol in BINARY:
         with left_to_real_call(TypeError):  # whose message names their classes
             found = binary(tx, symbol, *plain)
-        if found.py_type() is tuple and any(found is part for part in plain):
-            return TupleVal(found.values(tx))  # another tuple than the instance
+        if found.py_type() is tuple and found in plain and found not in (left, right):
+            return TupleVal(tx.unpack(found))  # another tuple than the instance
         return found
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None

@@ -28,7 +28,7 @@ _NO_OVERFLOW = 1 << 62
 _UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
 _CONVERSIONS = frozenset({int, float, operator.index, math.floor, math.ceil, math.trunc, math.sqrt})
 # what refuses a scalar whose class has no such method
-_ASKED_BY = {operator.index: "__index__", math.trunc: "__trunc__"}
+_ASKED_BY: dict[Any, str] = {operator.index: "__index__", math.trunc: "__trunc__"}
 _TEXTS = frozenset({format, str, repr})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
 # what NumPy rounds, or divides by zero, in ways of its own
