@@ -270,6 +270,27 @@ def _backward(fact: str) -> Callable[[GraphFacts], bool]:
     return lambda graph: any(getattr(node.target, fact, False) for node in graph.calls)
 
 
+# what gives its first argument, or both, a gradient in memory that nobody else has
+_GIVES_OWN_GRADIENT = frozenset(
+    {
+        *("matmul", "mm", "bmm", "mul", "linear", "conv1d", "conv2d", "conv3d"),
+        *("relu", "gelu", "silu", "tanh", "sigmoid", "sin", "cos", "exp", "softmax", "log_softmax"),
+    }
+)
+
+
+def _writes_shared_gradients(graph: GraphFacts) -> bool:
+    """Whether backward of a Function writes a gradient that it is given, where others may have the same memory: such as
+    the caller, or the other summand. A product's gradients, as in tensor parallel layers, are nobody else's."""
+    for node in graph.calls:
+        if getattr(node.target, "backward_writes_gradients", False):
+            for result in [each for each in node.users if each.target is operator.getitem] or [node]:
+                users = [*result.users]
+                if len(users) != 1 or name_of(users[0]) not in _GIVES_OWN_GRADIENT or result not in users[0].args[:2]:
+                    return True
+    return False
+
+
 def _returns_what_it_computes_with(graph: GraphFacts) -> bool:
     """Whether a result that may have gradients is computed from another one, in a program that may ask for gradients of
     what is computed on the way."""
@@ -698,5 +719,6 @@ NOT_DIFFERENTIABLE: Sequence[Reason] = (
     Reason("no_gradient", "to autograd an operator is what its kernel calls", _has_no_gradient),
     Reason("read_later", "backward of a Function reads tensors from outside when it runs", _backward("backward_reads")),
     Reason("written_later", "backward of a Function writes what it did not make", _backward("backward_writes")),
+    Reason("written_gradient", "backward of a Function writes gradients that others have", _writes_shared_gradients),
     VIEW_OF_SEVERAL,
 )

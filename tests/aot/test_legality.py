@@ -154,6 +154,18 @@ class _InPlace(torch.autograd.Function):
         return gradient.mul_(2)
 
 
+class _WritesResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.result = x * 2
+        return ctx.result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.result.zero_()
+        return gradient * 2
+
+
 _LIBRARY = torch.library.Library("legality_doubled", "DEF")
 _LIBRARY.define("doubled(Tensor x) -> Tensor")
 _LIBRARY.impl("doubled", lambda x: x * 2, "CPU")
@@ -208,7 +220,8 @@ DIFFERENTIATING: dict[str, Program] = {
     "detached_write": (lambda x: x.detach().add_(x), _leaf),
     "no_gradient": (_no_gradient, _leaf),
     "read_later": (lambda x: _Scaling.apply(x), _leaf),  # type: ignore[no-untyped-call]
-    "written_later": (lambda x: _InPlace.apply(x), _leaf),  # type: ignore[no-untyped-call]
+    "written_later": (lambda x: _WritesResult.apply(x), _leaf),  # type: ignore[no-untyped-call]
+    "written_gradient": (lambda x: _InPlace.apply(x), _leaf),  # type: ignore[no-untyped-call]
     "view_of_several": (lambda x: x.unbind()[0], _leaf),
 }
 

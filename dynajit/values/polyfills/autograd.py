@@ -41,8 +41,8 @@ def autograd_function(
     needs_input_grad: tuple[bool, ...],
     *args: Any,
     **kwargs: Any,
-) -> None:
-    """One forward, and the backward with gradients of ones; None: what comes before it."""
+) -> int:
+    """One forward, and the backward with gradients of ones; None: what comes before it. Gives how many gradients."""
     context = Context(needs_input_grad)
     with torch.no_grad():
         if setup_context is None:
@@ -50,7 +50,7 @@ def autograd_function(
         else:
             result = forward(*args, **kwargs)
             setup_context(context, args, result)
-    _backward_of_ones(backward, context, result)
+    return _backward_of_ones(backward, context, result)
 
 
 def operator_autograd(
@@ -60,7 +60,7 @@ def operator_autograd(
     needs_input_grad: tuple[bool, ...],
     *args: Any,
     **kwargs: Any,
-) -> None:
+) -> int:
     """One call of an operator that `register_autograd` made differentiable, and the backward with ones, as above."""
     context = Context(needs_input_grad)
     with torch.no_grad():
@@ -68,14 +68,16 @@ def operator_autograd(
         if setup_context is not None:
             named = {"keyword_only_inputs": kwargs} if kwargs else {}
             setup_context(ctx=context, inputs=args, output=result, **named)
-    _backward_of_ones(backward, context, result)
+    return _backward_of_ones(backward, context, result)
 
 
-def _backward_of_ones(backward: Callable[..., Any] | None, context: Context, result: Any) -> None:
+def _backward_of_ones(backward: Callable[..., Any] | None, context: Context, result: Any) -> int:
     gradients = [_ones_like(part) for part in (result if isinstance(result, tuple) else (result,))]
     if backward is not None:
         with torch.no_grad():
             backward(context, *gradients)
+    lists = [part if type(part) is list else [part] for part in gradients]
+    return sum(isinstance(each, torch.Tensor) for part in lists for each in part)
 
 
 def _ones_like(part: Any) -> Any:

@@ -33,7 +33,7 @@ from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.objects.objects import ClassVal, lookup_type
 from dynajit.values.polyfills.autograd import autograd_function, operator_autograd
-from dynajit.values.scalars.constant import ConstVal, is_none
+from dynajit.values.scalars.constant import ConstVal, constant_of, is_none
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.function_arguments import Build, function_recipe, is_held
 from dynajit.values.tensors.python_code import check_order, note_code
@@ -127,8 +127,9 @@ def _learn(
     """What forward and backward rely on.
 
     Returns:
-        The tensors from outside that they read by themselves, whether backward reads any (`backward_reads`) or writes
-        what it did not make (`backward_writes`), and whether they make collectives.
+        The tensors from outside that they read by themselves; whether backward reads any (`backward_reads`), writes
+        what it did not make (`backward_writes`) or the gradients it is given (`backward_writes_gradients`); and whether
+        they make collectives.
     """
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
     if not may_be_differentiated([*args, *kwargs.values()]):
@@ -136,14 +137,15 @@ def _learn(
     given = {part.node for part in (*args, *kwargs.values()) if isinstance(part, TensorVal)}
     traced = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
     entries = {entry.node: entry for entries in traced.read for entry in entries if entry.node not in given}
-    reads = writes = False
+    reads = writes = writes_gradients = False
     if (entries or traced.written) and not is_none(parts[2]):
         before = [*parts[:2], ConstVal(None)]
         start = len(_trace_aside(tx, autograd_function, cls.obj, before, args, kwargs).read)
         reads = any(entry.node in entries for each in traced.read[start:] for entry in each)
-        writes = traced.writes_earlier(start)
+        writes = traced.writes_earlier(start, -1, start - traced.gradients)
+        writes_gradients = traced.writes_earlier(start, start - traced.gradients, start)
     values = [tx.wrap(entry.real, entry.source) for entry in entries.values()]
-    reliance = {"backward_reads": reads, "backward_writes": writes}
+    reliance = {"backward_reads": reads, "backward_writes": writes, "backward_writes_gradients": writes_gradients}
     return [value for value in values if type(value) is TensorVal], reliance, traced.communicates
 
 
@@ -172,26 +174,28 @@ def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[
     if traced.written:
         before = [*parts[:2], ConstVal(None)]
         start = len(_trace_aside(tx, operator_autograd, target, before, by_place, by_name).read)
-        if traced.writes_earlier(start):
+        if traced.writes_earlier(start, -1, start):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target}, whose backward writes what it did not make")
 
 
 class _TracedAside(NamedTuple):
-    """Of each operation the graph's inputs that it reads; whether one of them is a collective; and of each write the
-    place of the operation, and of the one that made the memory: -1 where it was there before."""
+    """Of each operation the graph's inputs that it reads; whether one of them is a collective; of each write the place
+    of the operation, and of the one that made the memory: -1 where it was there before; and how many gradients backward
+    is given, which are made right before it."""
 
     read: list[list[GraphInput]]
     communicates: bool
     written: list[tuple[int, int]]
+    gradients: int
 
-    def writes_earlier(self, start: int) -> bool:
-        """Whether the operations from this place on write memory that was there before them."""
-        return any(writer >= start > made for writer, made in self.written)
+    def writes_earlier(self, start: int, first: int, end: int) -> bool:
+        """Whether the operations from `start` on write memory that those from `first` up to `end` made."""
+        return any(writer >= start and first <= made < end for writer, made in self.written)
 
 
 def _trace_aside(
     tx: Tracer,
-    polyfill: Callable[..., None],
+    polyfill: Callable[..., int],
     called: Any,
     parts: list[Value],
     args: Sequence[Value],
@@ -208,9 +212,9 @@ def _trace_aside(
             tx.not_resumable(),
             without_effects(tx, getattr(called, "__qualname__", str(called)), [*parts, *args, *kwargs.values()]),
         ):
-            tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
-        done = tx.graph
-        return _TracedAside(done.read_since(graph), done.communicates_since(graph), done.written_since(graph))
+            count = tx.run_python(polyfill, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
+        done, given = tx.graph, constant_of(count, "a count")
+        return _TracedAside(done.read_since(graph), done.communicates_since(graph), done.written_since(graph), given)
     finally:
         state = tx.python_code.setdefault(called, SharedState())
         for code, _ in tx.assumed.codes.values():

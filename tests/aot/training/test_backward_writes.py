@@ -61,6 +61,7 @@ double.register_autograd(_write_buffer, setup_context=_keep_buffer)
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "alone": lambda call: lambda x, buffer, w: (call(x, buffer),),
     "its result read twice": lambda call: lambda x, buffer, w: (call(x, buffer) * w, buffer * 1),
+    "its gradient a product's": lambda call: lambda x, buffer, w: ((call(x, buffer) * w).cumsum(0), buffer),
     "its gradient shared": lambda call: lambda x, buffer, w: ((call(x, buffer) + w) * 2, buffer),
 }
 
