@@ -197,7 +197,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int]] =
     "sort by key": (lambda x, v: (v.sort(key=abs, reverse=True), x * v[0], v)[1:], numbers, 5, 0),
     "min by key": (lambda x, v: x * min(v, key=lambda n: (n - 500) ** 2), numbers, 8, 5),
     "the place of the largest": (lambda x, v: x * max(range(len(v)), key=v.__getitem__), numbers, 5, 0),
-    "any": (lambda x, v: x * 2 if any(n > 900 for n in v) else x, numbers, 9, 6),
+    "any": (lambda x, v: x * 2 if any(n > 900 for n in v) else x, numbers, 10, 7),
     "all": (lambda x, v: x * 2 if all(n > 200 for n in v) else x, numbers, 11, 2),
     "counted": (lambda x, v: x * sum(n > 500 for n in v), numbers, 2, 0),
     "filtered": (lambda x, v: x * sum([n for n in v if n % 2]), numbers, 7, 0),

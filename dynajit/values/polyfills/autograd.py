@@ -77,7 +77,7 @@ def _backward_of_ones(backward: Callable[..., Any] | None, context: Context, res
         with torch.no_grad():
             backward(context, *gradients)
     lists = [part if type(part) is list else [part] for part in gradients]
-    return sum(isinstance(each, torch.Tensor) for part in lists for each in part)
+    return sum(each is not None for part in lists for each in part)
 
 
 def _ones_like(part: Any) -> Any:
