@@ -159,15 +159,13 @@ def _short_call(graph: FunctionalGraph, eager: Callable[..., Any], compile_fn: C
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
     """`compile_joint` after the passes over captured graphs."""
-    compiled = _by_its_road(gm, example_inputs, options)
-    return with_creation_metas(gm, with_casts_of_autocast(GraphFacts(gm), compiled))
-
-
-def _by_its_road(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
-) -> Callable[..., Any]:
-    """The graph, compiled by the cheapest road that is right, or as captured."""
     facts = GraphFacts(gm)
+    return with_creation_metas(gm, with_casts_of_autocast(facts, _by_its_road(facts, example_inputs, options)))
+
+
+def _by_its_road(facts: GraphFacts, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
+    """The graph, compiled by the cheapest road that is right, or as captured."""
+    gm = facts.gm
     reason = why_not_traceable(facts)
     if reason is not None:
         return _as_captured(gm, reason.text)

@@ -47,6 +47,7 @@ def place_pieces(schedule: Schedule, kept: Set[Tensor]) -> list[Joined]:
         joined = _joined(call) if isinstance(call, Call) else None
         if joined is None:
             continue
+        strides: dict[Tensor, tuple[int, ...]] = {}
         for number, (piece, (stride, _)) in enumerate(zip(joined.pieces, joined.places, strict=True)):
             root = piece.root
             group = made_by.get(root)
@@ -60,12 +61,10 @@ def place_pieces(schedule: Schedule, kept: Set[Tensor]) -> list[Joined]:
             there = _strides(piece, stride)
             if there is None or (there != root.stride and _called(root, schedule, joined.call)):
                 continue
-            joined.computed[root] = number
+            joined.computed[root], strides[root] = number, there
             taken.add(root)
         if 2 * len(joined.computed) > len(joined.pieces):
-            for root, number in joined.computed.items():
-                there = _strides(joined.pieces[number], joined.places[number][0])
-                assert there is not None
+            for root, there in strides.items():
                 root.stride = there
             found.append(joined)
         else:

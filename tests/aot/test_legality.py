@@ -144,11 +144,7 @@ class _Scaling(torch.autograd.Function):
         return gradient * (1 + _SCALE)
 
 
-class _InPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
+class _InPlace(_Scaling):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return gradient.mul_(2)
