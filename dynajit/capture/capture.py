@@ -22,10 +22,11 @@ from dynajit import _C
 from dynajit.backends.eager import eager
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
-from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
+from dynajit.bytecode import Emitter, build_copy, decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, finish_inside, settle
 from dynajit.capture.idle import holds_tensors
+from dynajit.capture.past_limit import run_as_written
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -34,9 +35,11 @@ from dynajit.capture.variants import (
     MAX_ROLES,
     Reasons,
     VariantData,
+    eager_variant,
     give_up,
     given_made_anew,
     is_eager,
+    made_for,
     never_fits_again,
     note_objects_made_anew,
     note_what_varies,
@@ -154,7 +157,7 @@ def _missed(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
     """Compile what no variant fits, if there is not too much already."""
-    own = [variant for variant in _C.variants(code) if variant.key is session]
+    own = made_for(session, code)
     failed = [variant for variant, _ in reasons]
     for added in own:  # by another thread, since
         if added not in failed and added.globals is function.__globals__ and added.guards.check(values) < 0:
@@ -168,6 +171,7 @@ def _missed(
     if full or never_fits_again(session, own, reasons, values, function.__globals__):
         give_up(session, code, why, len(own), full)
         _C.mark_run_only(code)
+        run_as_written(session, code)
         return None
     if session.classes_made_anew and not session.choices.fullgraph:
         guards = given_made_anew(code, values, session.classes_made_anew)
@@ -523,12 +527,8 @@ class FrameCapture:
                 _C.mark_run_only(self.code)
             self.session.left_with_empty_cells.add(self.code)
             return None
-        code = copy_of(self.code, self.part)
-        _C.mark_ours(code)
-        function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
-        program = guards.build(len(self.values), self.function.__globals__)
-        data = VariantData(guards, self.record.compile_id, True)
-        return _C.Variant(program, function, True, self.function.__globals__, data, self.session)
+        globals_ = self.function.__globals__
+        return eager_variant(self.session, self.code, self.part, guards, globals_, self.record.compile_id)
 
     def _internal_error(self, error: Exception) -> None:
         """A fault of dynajit's own: the frame runs eagerly, loudly."""
@@ -599,6 +599,7 @@ class FrameCapture:
         role = role_of(self.code, guards)
         changes = emission.changed_places()
         data = VariantData(guards, self.record.compile_id, False, made_anew, role, changes, tx.decisions.ways.copy())
+        data.parts = emission.parts if called is None else None
         # it doesn't look at why the exception is raised, or at what varies: states fit it that another variant has a
         # whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None

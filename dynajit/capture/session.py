@@ -24,6 +24,7 @@ from dynajit.bytecode import (
     build_body,
     build_segment,
     build_shell,
+    part_of,
     segments,
 )
 from dynajit.capture import rules
@@ -34,6 +35,7 @@ from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.locks import process_lock
 from dynajit.resume.drive import generator_maker
+from dynajit.resume.emit import Shell
 from dynajit.resume.plan import Resume, slot_kinds
 from dynajit.values.objects.lookup import is_trusted
 
@@ -162,6 +164,7 @@ class Session:
         self.codes = CodeSet()
         self._owner: Callable[[], Owner | None] = lambda: None
         self._continuations: dict[tuple[Any, ...], Any] = {}
+        self._shells: dict[tuple[Any, ...], Shell] = {}
         self._roots = CodeSet()
         self._memories: dict[int, tuple[weakref.ref[types.CodeType], Memory]] = {}
         self.idle = Idle()
@@ -214,7 +217,7 @@ class Session:
         """The globals that variants and continuations hold."""
         variants = [variant for code in self.codes for variant in _C.variants(code) if variant.key is self]
         own = self.entry[1] if self.entry is not None else None
-        parts = list(self._continuations.values())
+        parts = [*self._continuations.values(), *(shell.function for shell in self._shells.values())]
         found = [*(variant.globals for variant in variants), *(part.__globals__ for part in parts)]
         return [globals_ for globals_ in found if globals_ is not own]
 
@@ -361,24 +364,27 @@ class Session:
         _C.mark_ours(code)
         return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
 
-    def shell(
-        self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]
-    ) -> Callable[..., Any]:
+    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]) -> Shell:
         """The function that runs a loop, around a call object for its body; made once for each shape. `varying`: which
         of the body's parameters are numbers that vary; `tensors`: those of sizes that do."""
         where = id(frame.code_object), cut.loop.header, cut.loop.entry, id(frame.globals)
-        key = (*where, cut.named, cut.shared, cut.cells, cut.kept, "shell")
-        made = self._continuations.get(key)
+        key = (*where, cut.named, cut.shared, cut.cells, cut.kept)
+        made = self._shells.get(key)
         if made is None:
             body = self._body(frame.code, frame.globals, build_body(cut), varying)
             function: Any = body.function
             self.expect_sizes(function, tensors)
             code = build_shell(cut, body)
             _C.mark_ours(code)
-            made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
-            made.__dict__["_continues"] = (frame.code, frame.code_object)
-            self._continuations[key] = made
+            run = types.FunctionType(code, frame.globals, frame.code_object.co_name)
+            run.__dict__["_continues"] = (frame.code, frame.code_object)
+            made = self._shells[key] = Shell(run, function.__code__)
         return made
+
+    def part(self, code: types.CodeType) -> Part | None:
+        """What the continuation stands for whose code this is; None for other code."""
+        made: Any = (getattr(each, "function", None) for each in self._continuations.values())
+        return next((part_of(function) for function in made if getattr(function, "__code__", None) is code), None)
 
     def generator(self, frame: SymFrame) -> Callable[..., Any]:
         """The function that makes a generator of the frame's code, of call objects for its parts."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.bytecode.decode import name_of_keywords
+from dynajit.bytecode.part import Part, copy_of
 from dynajit.capture import unfit
 from dynajit.capture.session import Session
 from dynajit.config import config
@@ -30,6 +31,7 @@ from dynajit.guards.source import CallSource, LocalSource, SizeSource, Source
 from dynajit.interp.decisions import Place
 from dynajit.report.counters import counters
 from dynajit.report.shown import short
+from dynajit.resume.emit import Entered
 
 Reasons = Sequence[tuple[_C.Variant, int]]
 # a value is not relied on any more that this many variants relied on and that is another one again: when so many
@@ -67,6 +69,41 @@ class VariantData:
     changes: frozenset[Source] = frozenset()
     # which way it goes where values that vary decide it
     ways: Mapping[Place, tuple[bool, ...]] = dataclasses.field(default_factory=dict)
+    # if it calls no graph, the parts that it leads to
+    parts: Sequence[Entered] | None = None
+
+
+def eager_variant(
+    session: Session,
+    code: types.CodeType,
+    part: Part | None,
+    guards: GuardSet,
+    globals_: dict[str, Any],
+    compile_id: str,
+    last: bool = False,
+) -> _C.Variant:
+    """Runs the code, or what it stands for, as it is; what it calls is still captured. `last`: where none of the
+    others that are not asked last fits."""
+    copy = copy_of(code, part)
+    _C.mark_ours(copy)
+    function = types.FunctionType(copy, globals_, code.co_name)
+    data = VariantData(guards, compile_id, True)
+    return _C.Variant(guards.build(n_given(code), globals_), function, True, globals_, data, session, last)
+
+
+def n_given(code: types.CodeType) -> int:
+    """How many values guards of the code are asked about: its parameters, then its free variables."""
+    return _n_parameters(code) + len(code.co_freevars)
+
+
+def _n_parameters(code: types.CodeType) -> int:
+    flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + flags
+
+
+def made_for(session: Session, code: types.CodeType) -> list[_C.Variant]:
+    """The session's variants of the code; of those that run the same function under other guards, one."""
+    return [*{id(variant.function): variant for variant in _C.variants(code) if variant.key is session}.values()]
 
 
 def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
@@ -315,9 +352,7 @@ def never_fits_again(
 def given_made_anew(code: types.CodeType, values: tuple[Any, ...], names: set[str]) -> GuardSet:
     """Guards that hold where the parameters are instances of such classes that are so now, or such classes."""
     guards = GuardSet()
-    flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    count = code.co_argcount + code.co_kwonlyargcount + flags
-    for index, (name, value) in enumerate(zip(code.co_varnames[:count], values, strict=False)):
+    for index, (name, value) in enumerate(zip(code.co_varnames[: _n_parameters(code)], values, strict=False)):
         found = _class_name(value)
         if found in names:
             source, text = LocalSource(index, name), f"has a class {found} that is made anew"

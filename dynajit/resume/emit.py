@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import CellType, CodeType
-from typing import Any, Protocol
+from types import CellType, CodeType, FunctionType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -33,6 +33,7 @@ from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variable
 from dynajit.resume.numbers import (
     RESULT,
     handed_over,
+    handed_to_loop,
     results_among,
     sizes_in_loop,
     sizes_of,
@@ -61,15 +62,32 @@ from dynajit.values.scalars.symbolic import SymVal, UnreadFlag
 from dynajit.values.tensors.tensor import TensorVal
 
 
+class Shell(NamedTuple):
+    """The function that runs a loop, and the code of the loop's body, which it calls."""
+
+    function: FunctionType
+    body: CodeType
+
+
+class Entered(NamedTuple):
+    """A part that replacement code goes on in.
+
+    Attributes:
+        code: the part's.
+        given: its parameters (sources) -> what of the replaced frame's they are.
+    """
+
+    code: CodeType
+    given: dict[Source, Source]
+
+
 class Maker(Protocol):
     """Makes, once for each shape, the functions that the emitted code calls."""
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> Any:
         """How a frame goes on; `inner` is the callee's continuation."""
 
-    def shell(
-        self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]
-    ) -> Callable[..., Any]:
+    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source], tensors: Sequence[Sized]) -> Shell:
         """Runs a loop; `varying`: which of its body's parameters are numbers that vary, `tensors`: those of sizes that
         do."""
 
@@ -139,6 +157,7 @@ class Emission:
         self.handed: list[Source] = []
         # states that the calls around the graph's change, and the variables that they are kept in
         self.saved: list[tuple[State, str]] = []
+        self.parts: list[Entered] = []
         self._failing: tuple[Callable[..., Any], Label] | None = None
         self.exit_state = tx.entry_state.changes()
 
@@ -503,7 +522,9 @@ class Emission:
             self.out.call_const(CellType, push, int(bound))
             self.shared[name] = self.out.variable("cell")
             self.emit.store_fast(self.shared[name])
-        function = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands), sizes_in_loop(frame, cut))
+        shell = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands), sizes_in_loop(frame, cut))
+        function: Callable[..., Any] = shell.function
+        self.parts.append(Entered(shell.body, {place: source for source, place in handed_to_loop(frame, cut)}))
         pushes = [partial(self.out.push, value) for value in self.operands]
         pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
         pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
@@ -623,7 +644,9 @@ class Emission:
         values = [value for _, value in args]
         self.expect(function.function, varying_of(function.function, values))
         self.expect_sizes(function.function, sizes_of(function.function, values))
-        self.hand_over(self.tx.seen, function.function, handed_over(function.function, values))
+        handed = handed_over(function.function, values)
+        self.hand_over(self.tx.seen, function.function, handed)
+        self.parts.append(Entered(function.function.__code__, {place: source for source, place in handed}))
         if self.needs_varying or self._takes_results():
             self.results_vary(function.function, results_among(function.function, values))
         # the call is made by who ran this code, when this frame and its variables are gone

@@ -99,6 +99,23 @@ def _model(value: Any) -> Any:
     return value if known is None else known[1]
 
 
+def handed_to_loop(frame: SymFrame, cut: Outline) -> list[tuple[Source, Source]]:
+    """The same for the body of a loop, when it is entered."""
+    first = int(cut.loop.kind == "for")
+    places: list[tuple[Any, Source]] = [
+        (_model(frame.locals.get(name)), LocalSource(place, name)) for place, name in enumerate(cut.named, first)
+    ]
+    for place, name in enumerate(cut.shared, first + len(cut.named)):
+        places.append((_model(frame.locals.get(name)), CellContentsSource(CellSource(place, name))))
+    for place, name in enumerate(cut.cells, first + len(cut.named) + len(cut.shared)):
+        places.append((frame.cells[name], CellSource(place, name)))
+    return [
+        (value.source, place)
+        for value, place in places
+        if isinstance(value, (Value, LocalBox)) and value.source is not None
+    ]
+
+
 def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) -> list[Source]:
     """The parameters of a loop's body that are numbers which the loop changes, and what differs from item to item."""
     found: list[Source] = []
