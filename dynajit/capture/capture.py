@@ -503,9 +503,11 @@ class FrameCapture:
 
     def _left_eager(self, tx: Interpreter) -> _C.Variant | None:
         tx.guard_shapes()
-        variant = self._eager(tx.guards)
-        if variant is not None and (self.record.skipped or "").startswith(NOTHING):
-            self.made = Made(self.function, None, tx.guards, (), tx.assumed, None, None, self.session, True)
+        nothing = (self.record.skipped or "").startswith(NOTHING)
+        idle = nothing and not tx.tensors and not any(map(holds_tensors, self.values))
+        variant = self._eager(guards := tx.guards.of_any_value() if idle else tx.guards)
+        if variant is not None and nothing:
+            self.made = Made(self.function, None, guards, (), tx.assumed, None, None, self.session, True)
         return variant
 
     def _eager(self, guards: GuardSet) -> _C.Variant | None:

@@ -97,6 +97,16 @@ class GuardSet:
             other.add(guard)
         return other
 
+    def of_any_value(self) -> GuardSet:
+        """The guards, but of numbers and texts only the class is left."""
+        other = GuardSet()
+        for guard in self._guards:
+            if guard.kind == "EQUALS" and type(guard.params[0]) is not bool:
+                guard = Guard(guard.source, "TYPE", type(guard.params[0]), user_loc=guard.user_loc)
+            if guard.kind != "RELATION":
+                other.add(guard)
+        return other
+
     def copy(self) -> GuardSet:
         """A set with the same guards."""
         other = GuardSet()
