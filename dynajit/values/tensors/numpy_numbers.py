@@ -122,7 +122,9 @@ def _varying(tx: Tracer, obj: Any, source: Source, seen: Callable[[Source, Any],
     inside = CallSource(source, int if whole else float, "int({})" if whole else "float({})")
     # a symbol that turns out to be zero has lost its sign
     fits = abs(plain) < NO_SIZE if whole else math.isfinite(plain) and plain != 0
-    if not fits or not seen(inside, plain):
+    # of whatever class it was before, and whether or not a symbol could be that
+    changed = [seen(place, plain) for place in (source, inside)]
+    if not fits or not any(changed):
         return None
     tx.guard(source, "TYPE", type(obj))
     number = from_symbolic(tx, tx.graph.add_number(inside, plain), inside)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.report import records
 from dynajit.testing import CompileCounter, compare
 
 X = torch.arange(1.0, 4.0)
@@ -192,3 +193,18 @@ def test_conversions_of_numpys_numbers_that_vary(convert: Callable[[Any], Any], 
     compiled = dynajit.compile(f, backend="eager")
     for number in range(3, 7):
         compare(compiled(torch.ones(2), kind(number)), f(torch.ones(2), kind(number)))
+
+
+def test_numpys_numbers_of_several_classes_in_turn() -> None:
+    """One class after another varies from the start, also after a zero and where the next one's number is the same."""
+
+    def f(x: torch.Tensor, n: Any) -> tuple[Any, ...]:
+        return x * n, n + 1, float(n) * 2, int(n)
+
+    kinds: tuple[Callable[[int], Any], ...] = (lambda n: np.float64(n / 2), np.int64, np.float32, np.int32)
+    calls = [kinds[n % 4](n) for n in range(16)]
+    compiled, seen = dynajit.compile(f, backend="eager"), list[records.CompileRecord]()
+    with records.listen(seen.append):
+        for number in calls:
+            compare(compiled(X, number), f(X, number))
+    assert len(seen) <= len(kinds) + 1
