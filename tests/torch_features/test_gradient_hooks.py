@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from feature_cases import BACKENDS, Cases, leaf, rand
 from torch import nn
 
 import dynajit
+from dynajit.testing import assert_same
 
 cases = Cases()
 Tensor = torch.Tensor
@@ -187,6 +189,49 @@ def without_gradients(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_same_as_eager(case: Any, backend: str) -> None:
     case.check(backend)
+
+
+class Recorder:
+    """What a hook changes of it was changed by the function before."""
+
+    shared: Any = None
+
+    def __init__(self) -> None:
+        self.gradient: Any = None
+        self.items: list[Any] = []
+        self.named: dict[str, Any] = {}
+        self.kinds: set[str] = set()
+
+    def used_once(self) -> None:
+        self.gradient, Recorder.shared = 1, 1
+        self.items += [1, 2]
+        self.named |= {"a": 1, "b": 2}
+        self.kinds.add("a")
+
+
+CHANGES: dict[str, Callable[[Recorder, Tensor], Any]] = {
+    "an attribute": lambda seen, g: setattr(seen, "gradient", g),
+    "the attribute of a class": lambda seen, g: setattr(Recorder, "shared", g),
+    "append": lambda seen, g: seen.items.append(g),
+    "pop": lambda seen, g: None if seen.items.pop() else None,
+    "an item": lambda seen, g: seen.items.__setitem__(0, g),
+    "a key": lambda seen, g: seen.named.update(a=g),
+    "a key less": lambda seen, g: seen.named.__delitem__("b"),
+    "a set": lambda seen, g: seen.kinds.add("b"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changes_what_the_function_changed_before(change: Callable[[Recorder, Tensor], Any]) -> None:
+    def f(x: Tensor, seen: Recorder) -> Any:
+        seen.used_once()
+        y = x * 2
+        y.register_hook(lambda g: change(seen, g))
+        before = len(seen.items), len(seen.named), len(seen.kinds), seen.gradient
+        y.sin().sum().backward()
+        return before, Recorder.shared
+
+    assert_same(f, torch.ones(3, requires_grad=True), Recorder())
 
 
 def test_backward_from_one_of_two_results() -> None:

@@ -32,7 +32,7 @@ from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
-from dynajit.values.scalars.number_calls import in_order, is_among
+from dynajit.values.scalars.number_calls import in_order, is_among, varies
 from dynajit.values.scalars.symbolic import Ordered, SymVal
 
 
@@ -628,11 +628,11 @@ def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Valu
             ordered = [Ordered(key) for key in found]
             items[:] = [items[at] for at in sorted(range(len(items)), key=ordered.__getitem__, reverse=backwards)]
             return
-    try:
-        keys = iter([key.real() for key in found])
-    except NotReal:
-        keys = iter([StandIn(tx, key) for key in found])
-    call_real(tx, items.sort, key=lambda _: next(keys), reverse=backwards)
+    keys: list[Any] = [StandIn(tx, key) for key in found]
+    if not any(map(varies, found)):  # else the order alone is guarded
+        with contextlib.suppress(NotReal):
+            keys = [key.real() for key in found]
+    call_real(tx, items.sort, key=lambda _, rest=iter(keys): next(rest), reverse=backwards)
 
 
 def real_method(name: str, changes: bool = False, compares: bool = False) -> Callable[..., Value]:

@@ -572,6 +572,8 @@ def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, d
 def _extreme(
     function: Any, tx: Tracer, items: Sequence[Value], in_one: bool, key: Value | None, default: Value | None
 ) -> Value:
+    if is_none(key) and in_one and len(items) == 1:
+        return items[0]
     if is_none(key) and any(map(varies, items)):
         one_type = len({item.py_type() for item in items}) == 1
         found = operate(tx, function, items) if one_type and not any(map(changes, items)) else None

@@ -49,9 +49,10 @@ class MutationSnapshot:
 def without_effects(tx: Tracer, what: str, roots: Iterable[Value]) -> Iterator[None]:
     """Break if what is traced in the body changes anything: objects from outside, or made before and reached from
     `roots`. `what`: for the message."""
-    dirty, snapshot = set(tx.journal.dirty), MutationSnapshot(roots)
+    changes, snapshot = tx.journal.changes, MutationSnapshot(roots)
     yield
-    effects = (value for key, value in tx.journal.dirty.items() if key not in dirty)
+    # also of what was changed before too; what is not dirty was made in the body, or its change was taken back
+    effects = (value for value in tx.journal.changed[changes:] if id(value) in tx.journal.dirty)
     changed = next(effects, None) or snapshot.changed()
     if changed is not None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed.describe()}")

@@ -37,6 +37,8 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "sorted": lambda a, b: (sorted([a, b]), sorted((b, a, 7), reverse=True)[0]),
     "list.sort": lambda a, b: (numbers := [b, a, 1], numbers.sort(), numbers)[0],
     "min, max": lambda a, b: (min(a, b), max([a, b]), max(a, b, a)),
+    "one of a list": lambda a, b: (min([a]), max([(a, b)]), min([(b, a)], default=0), min([[a, b]]), sorted([(b, a)])),
+    "pairs": lambda a, b: (min([(a, 0), (b, 1)]), max([(a, b), (b, a)]), sorted([(a, 1), (b, 0)])[0]),
     "interp": lambda a, b: (float(np.interp(a, [0, 100], [0.1, 1.0])), np.interp(a, [0, 100], [0.1, b])),
     "np.mean": lambda a, b: np.mean([a, b]),
     "complex": lambda a, b: (complex(a), complex(a, b), complex(a).conjugate()),
