@@ -213,7 +213,7 @@ CHANGES: dict[str, Callable[[Recorder, Tensor], Any]] = {
     "an attribute": lambda seen, g: setattr(seen, "gradient", g),
     "the attribute of a class": lambda seen, g: setattr(Recorder, "shared", g),
     "append": lambda seen, g: seen.items.append(g),
-    "pop": lambda seen, g: None if seen.items.pop() else None,
+    "pop": lambda seen, g: setattr(seen, "gradient", seen.items.pop()),
     "an item": lambda seen, g: seen.items.__setitem__(0, g),
     "a key": lambda seen, g: seen.named.update(a=g),
     "a key less": lambda seen, g: seen.named.__delitem__("b"),

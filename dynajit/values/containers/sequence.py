@@ -11,7 +11,7 @@ import contextlib
 import operator
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -628,11 +628,11 @@ def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Valu
             ordered = [Ordered(key) for key in found]
             items[:] = [items[at] for at in sorted(range(len(items)), key=ordered.__getitem__, reverse=backwards)]
             return
-    keys: list[Any] = [StandIn(tx, key) for key in found]
+    keys: Iterator[Any] = iter([StandIn(tx, key) for key in found])
     if not any(map(varies, found)):  # else the order alone is guarded
         with contextlib.suppress(NotReal):
-            keys = [key.real() for key in found]
-    call_real(tx, items.sort, key=lambda _, rest=iter(keys): next(rest), reverse=backwards)
+            keys = iter([key.real() for key in found])
+    call_real(tx, items.sort, key=lambda _: next(keys), reverse=backwards)
 
 
 def real_method(name: str, changes: bool = False, compares: bool = False) -> Callable[..., Value]:

@@ -1,5 +1,5 @@
-"""`string.Formatter` and its subclasses: templates are taken apart while tracing, and what is wrong in one is told where
-eager mode tells it."""
+"""`string.Formatter` and its subclasses: templates are taken apart while tracing, and what is wrong in one is told
+where eager mode tells it."""
 
 from __future__ import annotations
 
