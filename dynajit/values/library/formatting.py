@@ -6,17 +6,17 @@ In: the template and the operand's model. Out: the text; objects are asked for t
 
 from __future__ import annotations
 
-import _string
 import collections
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from string import _string  # type: ignore[attr-defined]  # it has no stub of its own
 from typing import Any
 
-from dynajit.report import breaks
 from dynajit.values.containers.iterators import SequenceIterator
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.slots import left_to_real_call
+from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.unread import join_texts, unread_text
 from dynajit.values.tensors.tensor_text import number_text
@@ -25,32 +25,31 @@ from dynajit.values.tensors.tensor_text import number_text
 _PERCENT = re.compile(
     r"%(?:\((?P<name>[^()]*)\))?(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?[hlL]?(?P<type>.)", re.S
 )
+_TEMPLATE, _FIELD = type(_string.formatter_parser("")), type(_string.formatter_field_name_split("")[1])
+
+
+def _template(template: str) -> tuple[Any, ...]:
+    return tuple(_string.formatter_parser(template))
+
+
+def _field(name: str) -> tuple[Any, ...]:
+    first, rest = _string.formatter_field_name_split(name)
+    return first, *rest
 
 
 @builtin(_string.formatter_parser)
 def parts_of_template(tx: Tracer, template: Value) -> Value:
     """An iterator over (literal text, field, format specification, conversion)."""
-    return _read_at_once(tx, _string.formatter_parser(_text_of(template)))
+    with left_to_real_call():  # which gives the parts before what is wrong
+        return SequenceIterator(tx.unpack(tx.fold(_template, [template])), _TEMPLATE)
 
 
 @builtin(_string.formatter_field_name_split)
 def parts_of_field(tx: Tracer, name: Value) -> Value:
     """What a field is of, and an iterator over (whether an attribute or else an item, its name)."""
-    first, rest = _string.formatter_field_name_split(_text_of(name))
-    return tx.new_tuple([ConstVal(first), _read_at_once(tx, rest)])
-
-
-def _text_of(value: Value) -> str:
-    if value.py_type() is not str:
-        raise GraphBreak(breaks.RAISES, f"TypeError: expected str, got {value.py_type().__name__}")
-    return value.const()  # type: ignore[no-any-return]
-
-
-def _read_at_once(tx: Tracer, parts: Iterator[Any]) -> Value:
-    try:
-        return SequenceIterator([tx.from_real(part) for part in parts], type(parts))
-    except ValueError as error:  # the real iterator raises it after the parts before it
-        raise GraphBreak(breaks.RAISES, f"ValueError: {error}") from error
+    with left_to_real_call():
+        first, *rest = tx.unpack(tx.fold(_field, [name]))
+    return tx.new_tuple([first, SequenceIterator(rest, _FIELD)])
 
 
 def format_percent(tx: Tracer, template: str, operand: Value) -> Value:

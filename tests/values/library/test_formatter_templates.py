@@ -44,6 +44,7 @@ TEMPLATES: dict[str, tuple[str, int | None]] = {
     "no end": ("{name} {0", None),
     "a brace alone": ("{name} } {0}", None),
     "no attribute": ("{name} {0.}", None),
+    "a long number": ("{name} {99999999999999999999}", None),
     "both numberings": ("{} {0}", 0),
     "unknown conversion": ("{name} {0!z}", 0),
 }
