@@ -504,7 +504,7 @@ class FrameCapture:
     def _left_eager(self, tx: Interpreter) -> _C.Variant | None:
         tx.guard_shapes()
         nothing = (self.record.skipped or "").startswith(NOTHING)
-        idle = nothing and not tx.tensors and not any(map(holds_tensors, self.values))
+        idle = nothing and not (self.is_root or tx.tensors or any(map(holds_tensors, self.values)))
         variant = self._eager(guards := tx.guards.of_any_value() if idle else tx.guards)
         if variant is not None and nothing:
             self.made = Made(self.function, None, guards, (), tx.assumed, None, None, self.session, True)
@@ -529,8 +529,8 @@ class FrameCapture:
                 _C.mark_run_only(self.code)
             self.session.left_with_empty_cells.add(self.code)
             return None
-        globals_ = self.function.__globals__
-        return eager_variant(self.session, self.code, self.part, guards, globals_, self.record.compile_id)
+        session, globals_ = self.session, self.function.__globals__
+        return eager_variant(session, self.code, self.part, guards, globals_, self.record.compile_id)
 
     def _internal_error(self, error: Exception) -> None:
         """A fault of dynajit's own: the frame runs eagerly, loudly."""
