@@ -143,9 +143,11 @@ def made_by(unit: Unit) -> list[Tensor]:
     return [tensor for tensor in made if isinstance(tensor, Tensor)]
 
 
-def fuse(program: Program, target: KernelTarget = CPU, again: Set[Tensor] = frozenset()) -> Schedule:
-    """Group the program's tensors. `again`: those that are computed wherever they are read."""
-    return _Fusion(program, target, again).run()
+def fuse(
+    program: Program, target: KernelTarget = CPU, again: Set[Tensor] = frozenset(), finer: bool = False
+) -> Schedule:
+    """Group the program's tensors. `again`: those computed wherever they are read. `finer`: see `split.gathers`."""
+    return _Fusion(program, target, again, finer).run()
 
 
 def collapsed(shape: Shape, outer: Sequence[bool]) -> tuple[Shape, tuple[bool, ...]]:
@@ -183,9 +185,9 @@ def read_by_call(extern: Extern) -> set[Tensor]:
 class _Fusion:
     """The state while grouping."""
 
-    def __init__(self, program: Program, target: KernelTarget, again: Set[Tensor]) -> None:
+    def __init__(self, program: Program, target: KernelTarget, again: Set[Tensor], finer: bool) -> None:
         self.program = program
-        self.again = again
+        self.again, self.finer = again, finer
         self.target = target
         self.readers: dict[Tensor, list[Tensor]] = {}
         self.forced: set[Tensor] = set()
@@ -298,6 +300,7 @@ class _Fusion:
             isinstance(item, (Reduction, Scan, Scatter))
             or item in self.forced
             or self.length[item] > split.EXPRESSION
+            or (self.finer and split.gathers(item, {tensor for tensor, _ in reads if tensor in self.unit_of}))
             or self._adds_up(item)
             or not self._worth_inlining(item, cost, len(reads))
         ):

@@ -40,8 +40,9 @@ def taken_over(
             for source in unit.stored:
                 if source in elsewhere or source in unit.rows or not isinstance(source, Pointwise):
                     continue
-                readers = (source, *unit.members) if unit.reduces else (source,)
-                for target in dict.fromkeys(tensor for member in readers for tensor, _ in reads[member]):
+                for target in dict.fromkeys(
+                    tensor for member in (source, *unit.members) for tensor, _ in reads[member]
+                ):
                     dies = target in there and target not in busy and last.get(target) == number
                     memory = found.get(target, target)
                     alike = (source.shape, source.stride) == (memory.shape, memory.stride)

@@ -1,12 +1,12 @@
 """Where a kernel is cut that compilers would take too long for.
 
-In:  how long each member of a kernel is, and what it reads. Out: `cut_points`.
+In:  how long each member of a kernel is, and what it reads. Out: `cut_points`; `gathers`, for there to be good ones.
 The time that gcc and Triton take for a kernel grows with the square of its length, once that is above `LIMIT`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from dynajit.loopir.nodes import Tensor
 
@@ -17,6 +17,12 @@ NODE, REDUCTION = 4, 128
 LIMIT = 2000
 # An expression of this length is a member of its own, at whose ends a kernel may be cut.
 EXPRESSION = 400
+
+
+def gathers(item: Tensor, made: Set[Tensor]) -> bool:
+    """Is the tensor made of several that are as large, not in memory at the start? As a member of its own it ends their
+    lives: where a kernel is cut after it, it is stored, not they."""
+    return sum(tensor.numel == item.numel for tensor in made) > 1
 
 
 def cut_points(members: Sequence[Tensor], lengths: Sequence[int], reads: Sequence[Iterable[Tensor]]) -> list[int]:

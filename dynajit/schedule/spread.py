@@ -2,7 +2,8 @@
 
 In:  a `Program`. Out: `fuse_spread`: its schedule, in which such a tensor is not stored for several kernels to read,
 but computed by each of them: the program is grouped once, and once more without what turned out to be stored so. The
-second is taken where less memory is in use at once.
+second is taken where less memory is in use at once. So is a grouping in which a kernel that is too long has more places
+to be cut at.
 """
 
 from __future__ import annotations
@@ -45,12 +46,24 @@ GAIN = 0.1
 def fuse_spread(program: Program, target: KernelTarget) -> Schedule:
     """As `fuse`, with less in memory."""
     schedule = fuse(program, target)
-    again = _Spread(schedule, _written(program)).found() if target.spreads else set()
-    if not again:
+    if not target.spreads:
         return schedule
-    other = fuse(program, target, again)
     outputs = {value.root for value in values_in(program.outputs)}
-    return other if _most_at_once(other, outputs) <= (1 - GAIN) * _most_at_once(schedule, outputs) else schedule
+
+    def smaller(other: Schedule) -> bool:
+        return _most_at_once(other, outputs) <= (1 - GAIN) * _most_at_once(schedule, outputs)
+
+    again = _Spread(schedule, _written(program)).found()
+    if again:
+        other = fuse(program, target, again)
+        if smaller(other):
+            schedule = other
+        else:
+            again.clear()
+    if any(isinstance(unit, Group) and unit.piece for unit in schedule.units):
+        other = fuse(program, target, again, finer=True)
+        schedule = other if smaller(other) else schedule
+    return schedule
 
 
 def _written(program: Program) -> set[Tensor]:

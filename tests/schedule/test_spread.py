@@ -55,6 +55,24 @@ def rows_at(x: Tensor) -> tuple[Tensor, ...]:
     return rows.amax(1), rows.sum(0), torch.zeros(7, 16, dtype=x.dtype).index_add(0, AT % 7, rows)
 
 
+def weighted_by_distance(x: Tensor) -> Tensor:
+    total, weights = torch.zeros_like(x), torch.zeros_like(x)
+    for down in range(-2, 3):
+        for right in range(-2, 3):
+            there, back = torch.roll(x, (down, right), (2, 3)), torch.roll(x, (-down, -right), (2, 3))
+            weight = torch.exp(-((there - back) ** 2) * 2)
+            total, weights = total + weight * there, weights + weight
+    return (total / weights).amax((2, 3))
+
+
+def running(x: Tensor) -> Tensor:
+    value, total, most = torch.ones_like(x[0]), torch.zeros_like(x[0]), torch.ones_like(x[0])
+    for each in x.repeat(2, 1):
+        value = value * torch.exp(each - 0.02)
+        total, most = total + value, torch.maximum(most, value)
+    return torch.stack([F.relu(total / 48 - 1).mean(), (most - value).mean()])
+
+
 LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "soft histogram": (soft_histogram, (A, B)),
     "pairs, reduced both ways": (both_ways, (A, B)),
@@ -63,6 +81,8 @@ LITTLE: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "as many, elsewhere": (moved, (IMAGE.repeat(1, 1, 2, 2),)),
     "as many, computed": (as_it_lies, (IMAGE.repeat(1, 1, 2, 2),)),
     "rows at places": (rows_at, (ROWS,)),
+    "more than one kernel, moved": (weighted_by_distance, (IMAGE.repeat(1, 1, 2, 2),)),
+    "more than one kernel": (running, (torch.linspace(-1, 1, 24 * 20000).sin().view(24, 20000) / 9,)),
 }
 
 

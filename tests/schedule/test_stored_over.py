@@ -44,6 +44,11 @@ x, w, b = torch.randn(6, 8), torch.randn(8, 16), torch.randn(16)
         pytest.param(lambda x, w, b: ((x @ w).relu(), x @ w + 1), 2, id="each its own product"),
         pytest.param(lambda x, w, b: (lambda y: (y, y.relu()))(x @ w), 0, id="the product is returned"),
         pytest.param(lambda x, w, b: (lambda y: (y.relu(), y @ y.t()))(x @ w), 0, id="a later call reads it"),
+        pytest.param(
+            lambda x, w, b: (lambda y, z: (y + z, y * z + y))((x @ w).exp().tan(), (x @ w + b).exp().tan()),
+            3,
+            id="several results of what is computed once",
+        ),
         pytest.param(lambda x, w, b: (x.relu(),), 0, id="an input"),
         pytest.param(lambda x, w, b: (torch.roll(x @ w, 1, 1) + 1,), 0, id="read elsewhere"),
         pytest.param(lambda x, w, b: ((x @ w).softmax(1),), 1, id="rows"),
@@ -92,7 +97,8 @@ def test_memory_changes_no_bit(
         half, over = two.softmax(dim), three.log_softmax(dim)
         centred = four - four.mean(dim, keepdim=True)
         spread = centred.var(dim, correction=0, keepdim=True)
-        return early, later, half, over, over.mean(dim), F.softplus(centred) * spread
+        five, six = x @ w.sin(), (x @ w.cos()).sigmoid().tan()
+        return early, later, half, over, over.mean(dim), F.softplus(centred) * spread, five + six, five * six + five
 
     args = torch.randn(rows, 8).to(dtype), torch.randn(8, columns).to(dtype)
     ours = dynajit.compile(fn)(*args)
