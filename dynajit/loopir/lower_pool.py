@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from dynajit.loopir import lower_pool_gpu, lower_scatter
 from dynajit.loopir.build import added, apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import fetched
-from dynajit.loopir.index import Index, constant, floordiv, unravel
+from dynajit.loopir.index import Index, constant, contiguous_strides, floordiv, linearise, unravel
 from dynajit.loopir.lower_pieces import below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
@@ -42,9 +42,9 @@ def _inside(index: Index, size: int) -> Scalar:
 def _max_pool(
     build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> tuple[Value, Value]:
-    windows = Windows(build, x, kernel, stride, padding, dilation)
+    windows = Windows(build, x.shape, kernel, stride, padding, dilation)
     if build.program.device.type != "cpu":
-        return lower_pool_gpu.max_pool(build, windows)
+        return lower_pool_gpu.max_pool(build, x, windows)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point:
         raise NotLowered
@@ -99,7 +99,7 @@ def _max_pool_backward(
 ) -> Value:
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool_backward(
-            build, grad, Windows(build, x, kernel, stride, padding, dilation), indices
+            build, grad, x, Windows(build, x.shape, kernel, stride, padding, dilation), indices
         )
     return lower_scatter.max_pool_backward(build, grad, indices)
 
@@ -118,17 +118,13 @@ def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scala
 def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
     """The elements of each window, side by side: what reads them reads the image, where neighbouring windows have
     neighbouring elements, or none in common."""
-    windows = Windows(build, x, kernel, stride, padding, dilation)
+    windows = Windows(build, x.shape, kernel, stride, padding, dilation)
     if len(x.shape) != 4 or build.program.device.type != "cpu" or not check_dtype(x.dtype).is_floating_point:
         raise NotLowered
     apart = windows.stride == windows.kernel and windows.padding == (0, 0) and windows.kernel[1] >= SHORTEST_RUN
     if windows.stride != (1, 1) and not apart:
         raise NotLowered
-    reach = [step * (size - 1) + 1 for step, size in zip(windows.dilation, windows.kernel, strict=True)]
-    counts = [
-        (size + 2 * pad - span) // step + 1
-        for size, pad, span, step in zip(windows.size, windows.padding, reach, windows.stride, strict=True)
-    ]
+    counts = windows.counts()
 
     def body(axes: Axes) -> Scalar:
         channel, *steps = unravel(axes[1], (x.shape[1], *windows.kernel))
@@ -144,6 +140,39 @@ def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, 
     return build.result(body, moved=True)
 
 
+@lowering(aten.col2im.default)
+def _col2im(
+    build: Builder, x: Value, output_size: Sequence[int], kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> Value:
+    """What windows hold, added up where they lie: from the first of their places to the last, as eager mode does."""
+    windows = Windows(build, tuple(build.out.shape), kernel, stride, padding, dilation)
+    dtype = check_dtype(x.dtype)
+    if len(x.shape) != 3 or build.program.device.type != "cpu" or compute_dtype(dtype) is not dtype:
+        raise NotLowered  # eager rounds every sum
+    counts = windows.counts()
+    dims = list(zip(windows.kernel, windows.dilation, windows.stride, windows.padding, counts, strict=True))
+
+    def windows_of(axis: Index, dim: int) -> Iterator[tuple[Index, Index, list[Scalar | None]]]:
+        """The windows that have the row or column, at which of their places, and if that is so."""
+        size, spread, step, pad, count = dims[dim]
+        if spread != 1 and step != 1:
+            raise NotLowered
+        for n in range(-(-size // step)):
+            window = floordiv(axis + pad, step) + -n * spread
+            place = constant(n) if step == 1 else axis + window * -step + pad
+            yield window, place, [from_(window, 0), below(window, count), below(place, size)]
+
+    def body(axes: Axes) -> Scalar:
+        terms = [number(0, dtype)]
+        for (top, i, rows), (left, j, columns) in itertools.product(windows_of(axes[2], 0), windows_of(axes[3], 1)):
+            place = linearise([axes[1], i, j], contiguous_strides([build.out.shape[1], *windows.kernel]))
+            element = build.element(x, (axes[0], place, linearise([top, left], contiguous_strides(counts))))
+            terms.append(guard([*rows, *columns], convert(element, dtype), number(0, dtype)))
+        return added(terms)
+
+    return build.result(body)
+
+
 @lowering(aten.avg_pool2d.default)
 def _avg_pool(
     build: Builder,
@@ -155,7 +184,7 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    windows = Windows(build, x, kernel, stride, padding)
+    windows = Windows(build, x.shape, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered
@@ -184,7 +213,7 @@ def _avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    windows = Windows(build, x, kernel, stride, padding)
+    windows = Windows(build, x.shape, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
     side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)

@@ -19,9 +19,8 @@ from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.windows import Axes, Windows
 
 
-def _check(windows: Windows) -> None:
+def _check(x: Value, windows: Windows) -> None:
     """Refuse windows that kernels of ours are not for."""
-    x = windows.x
     if (
         windows.dilation != (1, 1)
         or not all(type(length) is int for length in x.shape)
@@ -30,10 +29,9 @@ def _check(windows: Windows) -> None:
         raise NotLowered
 
 
-def max_pool(build: Builder, windows: Windows) -> tuple[Value, Value]:
+def max_pool(build: Builder, x: Value, windows: Windows) -> tuple[Value, Value]:
     """The greatest of each window, and its place."""
-    _check(windows)
-    x = windows.x
+    _check(x, windows)
     height, width = x.shape[-2:]
     dtype = compute_dtype(check_dtype(x.dtype))
     lowest = nodes.const(float("-inf"), dtype)
@@ -78,10 +76,10 @@ def _unsure(found: Scalar, none: Scalar) -> bool:
     return found is none
 
 
-def max_pool_backward(build: Builder, grad: Value, windows: Windows, indices: Value) -> Value:
+def max_pool_backward(build: Builder, grad: Value, x: Value, windows: Windows, indices: Value) -> Value:
     """Each place of the input looks for the windows that it may be the greatest of."""
-    _check(windows)
-    x, size, step, pad = windows.x, windows.kernel, windows.stride, windows.padding
+    _check(x, windows)
+    size, step, pad = windows.kernel, windows.stride, windows.padding
     width, dtype = x.shape[-1], compute_dtype(check_dtype(x.dtype))
     zero = nodes.const(0, dtype)
 

@@ -1,7 +1,7 @@
 """Where the windows of a pooling are.
 
-In:  the pooled value and the operator's arguments. Out: `Windows`: for an element of the result the places of its
-     window. Raises `NotLowered` for windows that are left to the operator.
+In:  the shape of what is pooled and the operator's arguments. Out: `Windows`: for an element of the result the places
+     of its window. Raises `NotLowered` for windows that are left to the operator.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from dynajit.loopir.builder import Builder
 from dynajit.loopir.index import Index
-from dynajit.loopir.nodes import Value
+from dynajit.loopir.nodes import Shape
 from dynajit.loopir.registry import NotLowered
 
 Axes = tuple[Index, ...]
@@ -31,19 +31,24 @@ def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int,
 class Windows:
     """Where the windows of a pooling are."""
 
-    def __init__(self, build: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
-        self.x = x
+    def __init__(self, build: Builder, shape: Shape, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
         self.kernel = _pair(kernel, (1, 1))
         self.stride = _pair(stride, self.kernel)
         self.padding = _pair(padding, (0, 0))
         self.dilation = _pair(dilation, (1, 1))
-        self.size = x.shape[-2:]
-        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES[build.program.device.type]:
+        self.size = shape[-2:]
+        if len(shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES[build.program.device.type]:
             raise NotLowered
         if not all(isinstance(size, int) for size in self.size):
             raise NotLowered
         if self.dilation != (1, 1) and self.padding != (0, 0):
             raise NotLowered
+
+    def counts(self) -> list[int]:
+        """How many windows lie in each of the two dimensions, whole."""
+        reach = [step * (size - 1) + 1 for step, size in zip(self.dilation, self.kernel, strict=True)]
+        sizes = zip(self.size, self.padding, reach, self.stride, strict=True)
+        return [(size + 2 * pad - span) // step + 1 for size, pad, span, step in sizes]
 
     def at(self, axes: Axes, dim: int, step: int) -> Index:
         """The row or column that is the `step`-th of the window of the element at the axes."""

@@ -691,7 +691,7 @@ def _across(kernel: Kernel) -> Axis | None:
 
 def _run_along_most(kernel: Kernel) -> None:
     """Have the innermost loop go along the axis with the fewest places apart in memory, if these are half at most of
-    those along the last, which is the order of what is stored."""
+    those along the last, which is the order of what is stored, or no more where the last fills no vector."""
     if len(kernel.inner) != 1 or kernel.bounds:
         return
     loads = {node.address for node in kernel.scalars() if isinstance(node, Load)}
@@ -702,8 +702,9 @@ def _run_along_most(kernel: Kernel) -> None:
 
     (last,) = kernel.inner
     among = [a for a in reversed(kernel.outer) if hint_of(a.size) >= VECTOR // 2]
-    best = min(among, key=apart, default=last)
-    if 2 * apart(best) <= apart(last) != 0:
+    best = min(among, key=apart, default=None)
+    worse = 1 if hint_of(last.size) < VECTOR // 2 else 2
+    if best is not None and worse * apart(best) <= apart(last) != 0:
         kernel.outer = (*(a for a in kernel.outer if a is not best), last)
         kernel.inner = (best,)
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import triton_harness
-from helpers import check
+from helpers import check, trace
 
+from dynajit.loopir.lower_graph import lower
+from dynajit.schedule.fuse import Group, fuse
+from dynajit.schedule.loops import build_kernel
 from dynajit.testing import assert_same
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
@@ -125,3 +128,17 @@ def test_losses_and_their_gradients(reduction: str, dtype: torch.dtype) -> None:
 
     x, y = torch.linspace(-3, 3, 40).to(dtype).requires_grad_(), torch.linspace(1, -2, 40).to(dtype)
     assert_same(f, x, y, backend="codegen")
+
+
+def test_loops_run_along_what_fills_vectors() -> None:
+    """Neither a block of a pixel shuffle nor a window of `fold` does."""
+    for function, given in (
+        (lambda x: F.pixel_shuffle(x.tanh(), 3), torch.randn(2, 18, 26, 26)),
+        (lambda x: F.fold(x.tanh(), (78, 78), 3, stride=3), torch.randn(2, 18, 676)),
+    ):
+        check(function, given, kernels=1, externs=0)
+        program = lower(trace(function, given), "test")
+        schedule = fuse(program)
+        (group,) = schedule.units
+        assert isinstance(group, Group)
+        assert [axis.size for axis in build_kernel(group, schedule.inlined).inner] == [26]

@@ -213,6 +213,35 @@ def test_gradient_of_average_pooling(kernel: int, stride: int, padding: int, cha
     check(f, torch.randn_like(out), x, kernels=1, externs=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("sizes", [(12, 13), (9, 8)], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "dilation", "padding", "stride"),
+    [
+        *((3, 1, 1, 1), (2, 1, 0, 2), (4, 1, 0, 4), (4, 1, 1, 2), (3, 1, 1, 2), (2, 1, 0, 3), (3, 2, 0, 1)),
+        *(((3, 2), 1, (1, 0), (1, 2)), ((1, 4), (1, 2), 0, 1), (5, 1, 2, (5, 1))),
+    ],
+)
+def test_windows_added_up(
+    kernel: Any, dilation: Any, padding: Any, stride: Any, sizes: tuple[int, int], dtype: torch.dtype
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.fold(x, sizes, kernel, dilation, padding, stride)
+
+    given = F.unfold(torch.randn(2, 3, *sizes, dtype=dtype), kernel, dilation, padding, stride)
+    given[0, :, 0] = -0.0
+    check(f, given, kernels=1, externs=0, rtol=0, atol=0)
+    interpreted(f, given)
+
+
+def test_windows_added_up_by_the_operator() -> None:
+    """In low precision eager rounds every sum."""
+    x = torch.randn(2, 27, 48)
+    check(lambda x: F.fold(x.bfloat16(), (6, 8), 3, padding=1), x, externs=1)
+    check(lambda x: F.fold(x, (10, 12), 3, dilation=2, padding=1, stride=2), torch.randn(2, 27, 20), externs=1)
+    check(lambda x: F.fold(x, (12, 13), 9), torch.randn(2, 81, 20), externs=1)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_adaptive_pooling_and_enlarging_and_their_gradients(channels_last: bool) -> None:
     def made(*shape: int) -> torch.Tensor:
