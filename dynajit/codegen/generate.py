@@ -6,6 +6,7 @@ Out: `Plan`. A kernel that equals an earlier one of the graph, but for the tenso
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def generate(
                     if device.type == "cpu":
                         # the pieces of layers that are yet to be repeated are not there
                         joined = place_pieces(schedule, _kept(program)) if repeated is None else []
-                        store_over(program, schedule, joined)
+                        store_over(program, schedule, joined, backward)
                 with timer("codegen"):
                     if device.type == "cpu":
                         return _Planner(program, schedule, joined).plan(gm, backward, repeated)
@@ -117,10 +118,13 @@ def generate(
                 forget()
 
 
-def store_over(program: Program, schedule: Schedule, joined: Sequence[Joined] = ()) -> None:
-    """Have kernels store over what they alone still need. `joined`: where they store pieces instead."""
+def store_over(program: Program, schedule: Schedule, joined: Sequence[Joined] = (), backward: bool = False) -> None:
+    """Have kernels store over what they alone still need. `joined`: where they store pieces instead. `backward`: no one
+    asks what gradients are views of."""
     returned = list(values_in(program.outputs))
-    whole = {value.root for value in returned} - {value.root for value in returned if not value.whole}
+    times = Counter(value.root for value in returned)
+    views = {value.root for value in returned if not (value.whole or (backward and times[value.root] == 1))}
+    whole = times.keys() - views
     pieces = {piece: each.memory for each in joined for piece in each.computed}
     elsewhere = {**schedule.stored_in, **pieces}
     found = taken_over(schedule.units, schedule.reads, elsewhere, _kept(program) | pieces.keys(), whole)

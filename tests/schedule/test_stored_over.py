@@ -16,13 +16,13 @@ from dynajit.loopir.lower_graph import forget, lower
 from dynajit.schedule.fuse import fuse
 
 
-def _taken(fn: Callable[..., Any], *args: torch.Tensor) -> int:
+def _taken(fn: Callable[..., Any], *args: torch.Tensor, backward: bool = False) -> int:
     """How many tensors are stored over others."""
     try:
         program = lower(make_fx(fn, tracing_mode="fake")(*args), "test")
         schedule = fuse(program)
         before = len(schedule.stored_in)
-        generate.store_over(program, schedule)
+        generate.store_over(program, schedule, backward=backward)
         return len(schedule.stored_in) - before
     finally:
         forget()
@@ -66,6 +66,17 @@ x, w, b = torch.randn(6, 8), torch.randn(8, 16), torch.randn(16)
 )
 def test_what_is_stored_over(fn: Callable[..., Any], count: int) -> None:
     assert _taken(fn, x, w, b) == count
+
+
+def test_gradients_may_be_views_of_what_they_are_stored_over() -> None:
+    def one(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+        return (F.gelu(x.view(2, 3, 8) @ w).view(6, 4, 4),)
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = F.gelu(x.view(2, 3, 8) @ w)
+        return made, made.view(6, 4, 4)
+
+    assert (_taken(one, x, w, backward=True), _taken(one, x, w), _taken(both, x, w, backward=True)) == (1, 0, 0)
 
 
 def test_results_stay_what_they_are() -> None:
