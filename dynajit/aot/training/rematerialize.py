@@ -106,7 +106,7 @@ def _log_softmax(saved: SavedTensors, node: Node) -> Node | None:
     x, dim = node.args[:2]
     assert isinstance(x, Node)
     value, dtype = x.meta["val"], node.meta["val"].dtype
-    read = _lives(saved, x)
+    read = _lives(saved, x) or _saved_for_several(saved, x)
     if read is None or value.dim() == 0 or value.numel() == 0:
         return None
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -177,6 +177,15 @@ def _lives(saved: SavedTensors, node: Node) -> Callable[[], Node] | None:
     view or a copy of such a one."""
     source, steps = _before_copies(node, saved.lives)
     return (lambda: _replayed(saved, saved.keep(source), steps)) if saved.lives(source) else None
+
+
+def _saved_for_several(saved: SavedTensors, x: Node) -> Callable[[], Node] | None:
+    """As `_lives`, of what several saved log-softmaxes are of, along rows and columns: it takes the memory of one."""
+    source, steps = _before_copies(x)
+    kept = (_before_copies(each)[0] for each in saved.taken)
+    sources = [each.all_input_nodes[0] for each in kept if each.target is aten._log_softmax.default]
+    times = sum(_before_copies(each)[0] is source for each in sources)
+    return (lambda: _replayed(saved, saved.keep(source), steps)) if times > 1 and saved.may_keep(source) else None
 
 
 def _before_copies(node: Node, found: Callable[[Node], bool] = lambda node: False) -> tuple[Node, list[Node]]:

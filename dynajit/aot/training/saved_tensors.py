@@ -142,6 +142,10 @@ class SavedTensors:
         own = memory(node) not in self._inputs_memory
         return node in self.taken or node in self._results or (own and bool(self.holding(node)))
 
+    def may_keep(self, node: Node) -> bool:
+        """Is it in memory of forward's own making, which the program does not get?"""
+        return memory(node) not in self._inputs_memory and not self.holding(node)
+
     def holding(self, node: Node) -> list[Node]:
         """The results and saved values that are in a node's memory."""
         place = memory(node)
