@@ -25,6 +25,14 @@ from dynajit.graph.meta import is_view, memory, value_of
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
+# Of their second argument these ask no more than its shape.
+_OF_THE_SHAPE = {
+    *(_POOL_BACKWARD, aten.max_pool3d_with_indices_backward.default),
+    *(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default),
+    *(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default),
+    *(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default),
+    *(getattr(aten, f"{name}_pad{n}d_backward").default for name in ("reflection", "replication") for n in (1, 2, 3)),
+}
 
 
 def narrow_reads(joint: GraphModule) -> GraphModule:
@@ -32,7 +40,7 @@ def narrow_reads(joint: GraphModule) -> GraphModule:
 
     A joint graph knows no autograd: what is detached to be saved is the tensor itself, and to the partitioner it would
     be one that has to be in memory. Results are seen as they are. The gradient of relu asks of each element only
-    whether it is above a threshold, max pooling's of its input no more than the shape.
+    whether it is above a threshold, that of pooling and padding no more of the input than its shape.
     """
     for node in joint.graph.find_nodes(op="call_function", target=aten.detach.default):
         node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
@@ -43,14 +51,14 @@ def narrow_reads(joint: GraphModule) -> GraphModule:
         with joint.graph.inserting_before(node):
             below = call(value, aten.le.Scalar, value, threshold)
         node.target, node.args = aten.masked_fill.Scalar, (gradient, below, 0)
-    for node in joint.graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
-        pooled = node.args[1]
-        value = pooled.meta["val"]
+    for node in [node for node in joint.graph.nodes if node.target in _OF_THE_SHAPE]:
+        given = node.args[1]
+        value = given.meta["val"]
         if value.is_contiguous() and all(type(size) is int for size in value.shape):
             layout = {"dtype": value.dtype, "device": value.device}
             with joint.graph.inserting_before(node):
-                one = call(pooled, aten.full.default, [1] * value.dim(), 0, **layout)
-                node.update_arg(1, call(pooled, aten.expand.default, one, list(value.shape)))
+                one = call(given, aten.full.default, [1] * value.dim(), 0, **layout)
+                node.update_arg(1, call(given, aten.expand.default, one, list(value.shape)))
     return joint
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,6 +112,28 @@ def test_max_pooling_keeps_narrow_places_and_no_input(backend, kept):
 
     assert_equal(fn, backend, torch.randn(2, 3, 10, 10), torch.randn(4, 3, 3, 3))
     assert kept == [2 * 4 * 8 * 8 + 2 * 2 * 4 * 4 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("pool", "dims"),
+    [
+        *((lambda x: F.avg_pool2d(x, 2), 2), (lambda x: F.avg_pool3d(x, 2), 3)),
+        *((lambda x: F.adaptive_avg_pool2d(x, 3), 2), (lambda x: F.adaptive_avg_pool3d(x, 3), 3)),
+        *((lambda x: F.adaptive_max_pool2d(x, 3), 2), (lambda x: F.adaptive_max_pool3d(x, 3), 3)),
+        (lambda x: F.max_pool3d(x, 3), 3),
+        *((partial(F.pad, pad=(1, 2) * n, mode=mode), n) for n in (1, 2, 3) for mode in ("reflect", "replicate")),
+    ],
+)
+def test_of_what_is_pooled_or_padded_the_shape_is_not_kept(backend, pool, dims, kept):
+    x = torch.linspace(-9, 9, 12 * 8**dims).sin().view(3, 4, *[8] * dims)
+
+    def fn(x):
+        return pool(F.relu(x)).sum()
+
+    assert_equal(fn, backend, x)
+    places = 12 * 3**dims * 8  # of maximums
+    assert kept[0] <= x.numel() + places
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
