@@ -104,7 +104,8 @@ class ArrayMemory:
 
 class GraphArrayVal(Value):
     """An array in a tensor's memory, or a scalar: what an item or a sum of an array is. `memory` is None for the array
-    that a tensor gives, whose `base` is the tensor."""
+    that a tensor gives, whose `base` is the tensor, and `alias` that tensor as it was then, which the program does not
+    know: it may give its own another shape, other memory or gradients."""
 
     array_priority = 2
     child_names = ("tensor",)
@@ -115,11 +116,17 @@ class GraphArrayVal(Value):
         is_scalar: bool = False,
         source: Source | None = None,
         memory: ArrayMemory | None = None,
+        alias: TensorVal | None = None,
     ) -> None:
-        self.tensor = tensor
+        self.given = tensor
         self.is_scalar = is_scalar
         self.source = source
         self.memory = memory
+        self.alias = alias
+
+    @property
+    def tensor(self) -> TensorVal:
+        return self.given if self.alias is None or _is_alike(self.given, self.alias) else self.alias
 
     def is_looked_at(self) -> None:
         """Another array or a tensor is in its memory."""
@@ -367,7 +374,7 @@ def outside(tx: Tracer, array: Any, source: Source) -> GraphArrayVal | None:
     return GraphArrayVal(tensor, source=source)
 
 
-def of_tensor(tensor: TensorVal) -> GraphArrayVal:
+def of_tensor(tx: Tracer, tensor: TensorVal) -> GraphArrayVal:
     """`tensor.numpy()`."""
     fake = tensor.fake
     if (
@@ -379,7 +386,7 @@ def of_tensor(tensor: TensorVal) -> GraphArrayVal:
         or numpy_dtype(fake.dtype) is None
     ):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.numpy()")
-    return GraphArrayVal(tensor)
+    return GraphArrayVal(tensor, alias=_tensor(tx.torch_op("call_method", "detach", [tensor], {})))
 
 
 def numpy_dtype(dtype: torch.dtype) -> Any:
@@ -622,7 +629,10 @@ def _in_memory(
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"numpy.{name}, which gives a view")
     elif any(_shares(found, owner.tensor) for owner, _ in owners) or not _same_steps(found, strides):
         found = _copied(tx, name, found, strides)
-    return GraphArrayVal(found, memory=ArrayMemory(not looks_at and expected.flags.owndata))
+    aliases = [owner.alias for owner, _ in owners if found is owner.given]  # which `asarray` gives as it is
+    return GraphArrayVal(
+        found, memory=ArrayMemory(not looks_at and expected.flags.owndata), alias=aliases[0] if aliases else None
+    )
 
 
 def _copied(tx: Tracer, name: str, found: TensorVal, strides: Sequence[int]) -> TensorVal:
@@ -638,6 +648,13 @@ def _same_steps(tensor: TensorVal, strides: Sequence[int]) -> bool:
     shape = hints(tensor.fake.shape)
     steps = zip(shape, hints(tensor.fake.stride()), strides, strict=True)
     return 0 in shape or all(size == 1 or mine == step for size, mine, step in steps)
+
+
+def _is_alike(tensor: TensorVal, alias: TensorVal) -> bool:
+    """Whether an array of either is the same one."""
+    one, other = tensor.fake, alias.fake
+    same = one.storage_offset() == other.storage_offset() and not one.requires_grad and _shares(tensor, alias)
+    return same and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _shares(tensor: TensorVal, other: TensorVal) -> bool:

@@ -48,19 +48,19 @@ def _limit(getter: Any, tx: Tracer, information: Value) -> Value:
 def tensor_numpy(tx: Tracer, tensor: Value) -> Value:
     if not isinstance(tensor, TensorVal):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the NumPy array of a tensor subclass")
-    return graph_arrays.of_tensor(tensor)
+    return graph_arrays.of_tensor(tx, tensor)
 
 
 @models_of(numpy.asarray, numpy.ascontiguousarray, numpy.array)
 def _maker(fn: Any, tx: Tracer, /, obj: Value, *args: Value, **kwargs: Value) -> Value:
     if isinstance(obj, TensorVal):
-        obj = graph_arrays.of_tensor(obj)
+        obj = graph_arrays.of_tensor(tx, obj)
     if graph_arrays.holds([obj]):
         return graph_arrays.call(tx, fn, [obj, *args], kwargs)
     if not args and not kwargs and _vary(tx, obj):
         dtype = torch.float64 if any(item.py_type() is float for item in tx.unpack(obj)) else torch.int64
         made: Any = tx.call(tx.from_real(torch.tensor), [obj], {"dtype": ConstVal(dtype)})
-        return graph_arrays.compute(tx, numpy.copy, "copy", [graph_arrays.of_tensor(made)], {})
+        return graph_arrays.compute(tx, numpy.copy, "copy", [graph_arrays.of_tensor(tx, made)], {})
     return arrays.compute(tx, fn, [obj, *args], kwargs)
 
 

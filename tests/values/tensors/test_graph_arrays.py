@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import random
 import warnings
@@ -535,3 +536,38 @@ def test_writes_that_vary(number: int, dtype: Any) -> None:
     report = assert_same(written, torch.ones(2), a, 3, then=[(torch.ones(2), a, i) for i in (4, 5, 6, 9, 2)])
     # others may refuse the next number
     assert len(report.recompile_reasons) <= 1 or dtype is not np.float64 or number == 4
+
+
+def _set_data(t: torch.Tensor, s: torch.Tensor) -> None:
+    t.data = s.detach().clone()
+
+
+def _behind_a_break(array: Any) -> Any:
+    dynajit.graph_break()
+    return array + 1
+
+
+# An array is of the tensor as it was, whatever becomes of that: ways to make one, to change its tensor, to use it.
+_ARRAYS: list[Callable[[torch.Tensor], Any]] = [
+    torch.Tensor.numpy, np.asarray, lambda t: t.detach().numpy(), lambda t: t.numpy().T,
+]  # fmt: skip
+_CHANGES: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
+    lambda t, s: t.add_(s), lambda t, s: t.t_(), lambda t, s: t.unsqueeze_(0), lambda t, s: t.requires_grad_(),
+    lambda t, s: t.swapaxes_(0, 1).mul_(2), lambda t, s: t.as_strided_((2,), (1,), 1), _set_data,
+]  # fmt: skip
+_USES: list[Callable[[Any], Any]] = [lambda a: a, lambda a: a + 1, torch.from_numpy, _behind_a_break]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_array_whose_tensor_changes(is_made: bool, requires_grad: bool) -> None:
+    for array, change, use in itertools.product(_ARRAYS, _CHANGES, _USES):
+
+        def program(t: torch.Tensor, s: torch.Tensor) -> Any:
+            t = t + 1 if is_made else t
+            found = array(t)  # noqa: B023
+            change(t, s)  # noqa: B023
+            return use(found), t  # noqa: B023
+
+        s = torch.full((2, 3), 2.0, requires_grad=requires_grad)
+        assert_same(program, torch.arange(6.0).view(2, 3), s, repeat=1)
