@@ -435,14 +435,20 @@ class TensorVal(Value):
             assert isinstance(made, TensorVal)
             value = made
         if self.source is None and self.kind is torch.nn.Parameter:  # made by the program; no gradient reads it yet
-            made = tx.call(tx.from_real(self.kind), [value, ConstVal(fakes[0].requires_grad)], {})
-            assert isinstance(made, TensorVal)
+            made = self._of_its_kind(tx, value, fakes[0].requires_grad)
             self._stand_for(tx, made, fakes[0].requires_grad, made)
             return
         self._stand_for(tx, value, fakes[0].requires_grad, self._with_data(tx, value))
         if self.source is not None:
             tx.journal.set_item(self.attrs, "data", value)
             tx.journal.touch(self)
+
+    def _of_its_kind(self, tx: Tracer, value: Value, requires_grad: bool) -> TensorVal:
+        """A parameter where it is one."""
+        if self.kind is torch.nn.Parameter:
+            value = tx.call(tx.from_real(self.kind), [value, ConstVal(requires_grad)], {})
+        assert isinstance(value, TensorVal)
+        return value
 
     def _stand_for(self, tx: Tracer, value: TensorVal, requires_grad: bool, differentiable: Value | None) -> None:
         with tx.graph.running_fake(), torch.no_grad():
@@ -470,8 +476,7 @@ class TensorVal(Value):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ of a tensor with views, whose base it stays")
         if self.fake.requires_grad:
             value = tx.torch_op("call_method", "detach", [self], {})
-            assert isinstance(value, TensorVal)
-            self._stand_for(tx, value, False, None)
+            self._stand_for(tx, self._of_its_kind(tx, value, False), False, None)
         return self
 
     def _set_(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -483,9 +488,7 @@ class TensorVal(Value):
         alike = (ours.dtype, ours.device, theirs.layout) == (theirs.dtype, theirs.device, torch.strided)
         if not alike or ours.requires_grad or theirs.requires_grad or ours._is_view() or theirs.is_inference():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.set_()")
-        value = given._data(tx)
-        assert isinstance(value, TensorVal)
-        self._stand_for(tx, value, False, None)
+        self._stand_for(tx, self._of_its_kind(tx, given._data(tx), False), False, None)
         return self
 
     def _may_stand_for_another(self, tx: Tracer) -> bool:

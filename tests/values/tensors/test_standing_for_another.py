@@ -84,8 +84,20 @@ def set_to_a_storage(x: Tensor) -> Any:
     return torch.empty(0).set_(x.detach().untyped_storage(), 1, (2,), (1,)) * 2
 
 
+def parameter_detached(x: Tensor) -> Any:
+    p = torch.nn.Parameter(x.detach() * 2)
+    same = p.detach_()
+    return p, same is p, p.requires_grad, type(p)
+
+
+def parameter_set_to(x: Tensor) -> Any:
+    p = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    p.set_(x.detach() * 2)
+    return p, type(p), x * 1
+
+
 WHOLE = [detached, detached_behind_a_use, detached_without_gradients, detached_in_a_loop]
-WHOLE += [set_to, set_to_a_view, set_and_given]
+WHOLE += [set_to, set_to_a_view, set_and_given, parameter_detached, parameter_set_to]
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
