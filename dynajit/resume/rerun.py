@@ -23,7 +23,7 @@ import torch
 from dynajit import _C, torch_compat
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
-from dynajit.graph.meta import notes
+from dynajit.graph.meta import notes, value_of
 from dynajit.op_facts import starts_collective
 from dynajit.report import ranks
 from dynajit.report.counters import counters
@@ -191,7 +191,8 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
         (index + notes(node).undoes_own for index, node in enumerate(nodes) if notes(node).undo is not None), default=0
     )
     sent = [node.op == "call_function" and starts_collective(node.target) for node in nodes]
-    ends = (at for at, node in enumerate(nodes) if sent[at] or (at >= undone and notes(node).changes))
+    given = _memory_of_inputs(module)
+    ends = (at for at, node in enumerate(nodes) if sent[at] or (at >= undone and _changes(node, given)))
     first = next(ends, len(nodes) - 1)
     target = str(nodes[first].target)
     last = first - 1 if sent[first] or _BY_TENSORS.search(target) else first
@@ -206,9 +207,23 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
 
 def _writes_last(module: torch.fx.GraphModule) -> bool:
     """Whether dynajit's backends write no input before all that may raise has run: not where an operation may raise
-    half way through items that it writes."""
+    half way through items of an input that it writes, unless that is put back."""
+    given = _memory_of_inputs(module)
     raising = [node for node in module.graph.nodes if notes(node).may_raise]
-    return bool(raising) and all(_BY_ELEMENTS.search(str(node.target)) for node in raising if notes(node).changes)
+    writing = [node for node in raising if not given.isdisjoint(notes(node).writes) and not notes(node).undoes_own]
+    return bool(raising) and all(_BY_ELEMENTS.search(str(node.target)) for node in writing)
+
+
+def _changes(node: torch.fx.Node, given: frozenset[int | None]) -> bool:
+    """Whether an operation does more than give its result and write tensors that the graph has made."""
+    noted = notes(node)
+    return noted.changes and (not noted.writes or not given.isdisjoint(noted.writes))
+
+
+def _memory_of_inputs(module: torch.fx.GraphModule) -> frozenset[int | None]:
+    """What `notes` may name of it; a tensor without memory of its own may be in an input's."""
+    given = (node for node in module.graph.nodes if node.op in ("placeholder", "get_attr"))
+    return frozenset([None, *(torch_compat.memory_of(value_of(node)) for node in given)])
 
 
 def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:

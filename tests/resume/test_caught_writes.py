@@ -86,7 +86,26 @@ def _decomposes(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return torch.linalg.cholesky(x - 2)
 
 
+def _draws(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.normal(torch.rand(2, 2), 0.5 - k)
+
+
+def _chooses_by_chance(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.multinomial(0.5 - k, 1)
+
+
+def _writes_items_of_its_own(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(2, 2).scatter_(0, k.long() * 9, x)
+
+
+def _writes_by_a_mask(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[k > 0] = torch.ones(k.shape[0])
+    return y
+
+
 RAISING = (_divides, _takes_a_remainder, _chooses, _decomposes)
+RAISING += (_draws, _chooses_by_chance, _writes_items_of_its_own, _writes_by_a_mask)
 WRITTEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "add_": lambda x: x.add_(1),
     "part": lambda x: x[1:].mul_(3),
@@ -117,9 +136,15 @@ def test_what_is_written_behind_an_operation_that_raises(raising: Any, written: 
             return x.sum()
         return found
 
+    def told_before(x: torch.Tensor, k: torch.Tensor, seen: list[int]) -> Any:
+        seen.append(1)
+        found = raising(x, k)
+        write(x)
+        return found
+
     ones = torch.ones(2, 2, dtype=torch.int32)
-    for program in (in_finally, in_both):
-        assert_same(program, torch.ones(2, 2), ones, backend=backend)
+    for program, *more in ((in_finally,), (in_both,), (told_before, [])):
+        assert_same(program, torch.ones(2, 2), ones, *more, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
