@@ -27,6 +27,8 @@ from dynajit.loopir.nodes import (
     axis_of,
     position,
 )
+from dynajit.loopir.ops import CHECKS
+from dynajit.loopir.registry import NotLowered
 
 Place = Index | Scalar
 
@@ -61,13 +63,23 @@ class _Places:
 def fetched(x: Value, at: Sequence[Place]) -> Scalar:
     """The element of `x` at that place of each of its dimensions, from memory."""
     places = _Places(x.shape, at)
-    return nodes.fetch(x.root, tuple(_as_scalar(places.of(index)) for index in x.position))
+    found = [_as_scalar(places.of(index)) for index in x.position]
+    for own, where in zip(axes_for(tuple(x.shape)), at, strict=True):
+        if axis_of(own) is None and isinstance(where, Op) and where.name in CHECKS:
+            # no position has a dimension of size one: a place in it is zero, or refused
+            if not found:
+                raise NotLowered
+            found[-1] = apply("add", found[-1], where)
+    return nodes.fetch(x.root, tuple(found))
 
 
 def fetched_through(x: Value, at: Sequence[Place]) -> Scalar:
     """As `fetched`; the element of a tensor that is computed elementwise is computed again from what it is made of."""
     places = _Places(x.shape, at)
-    return _Through().element(x.root, [places.of(index) for index in x.position])
+    found = _Through().element(x.root, [places.of(index) for index in x.position])
+    read = set(nodes.scalars_in(found))
+    # what is the same everywhere is computed without its place, which would not be checked
+    return found if all(isinstance(place, Index) or place in read for place in at) else fetched(x, at)
 
 
 def _as_scalar(place: Place) -> Scalar:

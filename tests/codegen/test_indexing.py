@@ -14,6 +14,7 @@ from well_formed import verify
 
 import dynajit
 from dynajit.loopir.lower_graph import lower
+from dynajit.testing import assert_same
 
 X = torch.randn(5, 9, 3, 4)
 TABLE = torch.randn(50, 16)
@@ -123,3 +124,17 @@ def test_a_number_divided_by_sizes_and_put_together_again_is_itself(shape: tuple
     assert "% INT64_C" not in plan.source
     # not so where the axes lie otherwise
     check(lambda x, i: x.transpose(1, 2).flatten(1).gather(1, i) + 1, x, places)
+
+
+@pytest.mark.parametrize("read", [
+    lambda x, at: torch.nn.functional.cross_entropy(x, at),
+    lambda x, at: torch.nn.functional.cross_entropy(torch.ones(4, 3), at),
+    lambda x, at: torch.nn.functional.embedding(at, x[:1]),
+    lambda x, at: x.gather(1, at[:, None]),
+    lambda x, at: x[:1][at],
+    lambda x, at: x.index_select(1, at),
+])  # fmt: skip
+def test_places_are_checked_where_all_elements_are_the_same(read) -> None:
+    """There is one element, in a dimension of size one, or a constant: the place chooses nothing."""
+    for places in ([0, 0, 0, 0], [0, 0, 0, 7], [0, -9, 0, 0]):
+        assert_same(read, torch.randn(4, 1), torch.tensor(places), backend="codegen")
