@@ -85,4 +85,5 @@ def array_as_tensor(array: Any) -> torch.Tensor:
     """A tensor in an array's memory. Raises TypeError for what is no plain array that torch could write."""
     if type(array) is not numpy.ndarray or not array.flags.writeable or array.flags.writebackifcopy:
         raise TypeError("no array that can be written")
-    return torch.from_numpy(array)
+    with torch._C._DisableFuncTorch():  # a transform that is being traced would wrap it
+        return torch.from_numpy(array)

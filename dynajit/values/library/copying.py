@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynajit.report import breaks
+from dynajit.torch_compat import memory_of
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import TupleVal
@@ -98,8 +99,7 @@ def _copy_tensor(tx: Tracer, value: TensorVal, memo: Memo) -> Value:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.deepcopy of {value.describe()}")
     for other in memo.tensors:
         # two tensors in one memory would be two copies in one memory
-        same = other.fake.untyped_storage()._cdata == fake.untyped_storage()._cdata
-        if same or (other.source is not None and value.source is not None):
+        if memory_of(other.fake) == memory_of(fake) or (other.source is not None and value.source is not None):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "copy.deepcopy of tensors that may share memory")
     if value.source is not None:
         if not _is_bare(value.real_tensor):
@@ -115,8 +115,8 @@ def _is_bare(tensor: Any) -> bool:
 
 
 def owns_memory(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is its storage, in order."""
-    if not tensor.is_contiguous() or tensor.storage_offset() != 0:
+    """Whether the tensor is its storage, in order; sparse ones and those of torch.func's levels have none."""
+    if memory_of(tensor) is None or not tensor.is_contiguous() or tensor.storage_offset() != 0:
         return False
     return bool(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size())
 

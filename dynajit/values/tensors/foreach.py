@@ -131,4 +131,4 @@ def _overlap(written: Sequence[Value], lists: Sequence[Sequence[Value]]) -> bool
 
 
 def _memory(value: TensorVal) -> object:
-    return value.fake.untyped_storage()._cdata
+    return torch_compat.memory_below(value.fake)

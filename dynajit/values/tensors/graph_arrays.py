@@ -20,6 +20,7 @@ from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
+from dynajit.torch_compat import memory_of
 from dynajit.torch_warnings import unwarned
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
@@ -380,6 +381,7 @@ def of_tensor(tx: Tracer, tensor: TensorVal) -> GraphArrayVal:
     if (
         fake.requires_grad
         or fake.device.type != "cpu"
+        or torch._C._functorch.peek_interpreter_stack() is not None  # a transform may refuse it
         or fake.is_conj()
         or fake.is_neg()
         or tensor.kind not in (torch.Tensor, torch.nn.Parameter)
@@ -392,7 +394,8 @@ def of_tensor(tx: Tracer, tensor: TensorVal) -> GraphArrayVal:
 def numpy_dtype(dtype: torch.dtype) -> Any:
     """NumPy's name for the dtype, None if it has none."""
     try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
+        with torch._C._DisableFuncTorch():  # inside of a transform the tensor would be wrapped
+            return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
         return None
 
@@ -658,7 +661,7 @@ def _is_alike(tensor: TensorVal, alias: TensorVal) -> bool:
 
 
 def _shares(tensor: TensorVal, other: TensorVal) -> bool:
-    return tensor.fake.untyped_storage()._cdata == other.fake.untyped_storage()._cdata
+    return memory_of(tensor.fake) == memory_of(other.fake)
 
 
 def hints(numbers: Sequence[Any]) -> tuple[int, ...]:

@@ -579,7 +579,7 @@ class TensorVal(Value):
         """Whether `requires_grad_` needs no operation: it changes nothing, or no more than an input's flag."""
         flag = self._flag_to_set(tx, args, kwargs)
         if flag is None or flag is self.fake.requires_grad:
-            return self.requires_as_said(args, kwargs)
+            return not tx.open_levels and self.requires_as_said(args, kwargs)  # refused inside of a transform
         self._set_requires_grad(tx, flag)
         return True
 

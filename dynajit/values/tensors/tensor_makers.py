@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynajit._C import tensor_is_dual
 from dynajit.config import config
 from dynajit.graph.fake import fake_of
 from dynajit.graph.seen import has_symbol
@@ -217,12 +218,17 @@ def _filled(tx: Tracer, number: Value, dtype: torch.dtype) -> Value:
     return found if read.const() is dtype else tx.torch_op("call_method", "to", [found, ConstVal(dtype)], {})
 
 
+def _is_differentiated(fake: torch.Tensor) -> bool:
+    """Whether a number that is read from the tensor loses a gradient or tangent, or a transform may refuse to read."""
+    return fake.requires_grad or tensor_is_dual(fake) or torch._C._functorch.is_functorch_wrapped_tensor(fake)
+
+
 def _dtypes(leaves: Sequence[Value]) -> Iterator[torch.dtype]:
     """What torch takes each number for."""
     for leaf in leaves:
         if isinstance(leaf, TensorVal):
-            if leaf.fake.dim() or leaf.fake.device.type != "cpu" or leaf.fake.requires_grad:
-                # read one by one: rows, copies from another device, a warning that gradients are lost
+            if leaf.fake.dim() or leaf.fake.device.type != "cpu" or _is_differentiated(leaf.fake):
+                # read one by one: rows, copies from another device, a warning that gradients are lost, no tangents
                 raise GraphBreak(breaks.DATA_DEPENDENT, f"torch.tensor() of a list with {leaf.describe()}")
             yield leaf.fake.dtype
         elif leaf.py_type() in _NUMBERS:
