@@ -133,9 +133,9 @@ EFFECTS: Final[dict[str, Effect]] = {
     "SET_ADD": _of(lambda n, jump: (n + 1, n)),
     "MAP_ADD": _of(lambda n, jump: (n + 2, n)),
     "LIST_TO_TUPLE": Effect(1, 1),
-    # strings, interpolations → template; value, its text and (bit 0) format → interpolation (3.14+)
+    # strings, interpolations → template; value, its text and, if arg[1], format → interpolation (3.14+)
     "BUILD_TEMPLATE": Effect(2, 1),
-    "BUILD_INTERPOLATION": _of(lambda arg, jump: (2 + (arg & 1), 1)),
+    "BUILD_INTERPOLATION": _of(lambda arg, jump: (2 + arg[1], 1)),
     "CONVERT_VALUE": Effect(1, 1),
     "FORMAT_VALUE": _of(_format_value),
     "UNPACK_SEQUENCE": _of(lambda n, jump: (1, n)),

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dynajit.bytecode.common import (
     BINARY_ARGS,
+    CONVERSIONS,
     Canonical,
     Decoding,
     Kind,
@@ -37,7 +38,7 @@ from dynajit.bytecode.py313 import pair
 _GONE: Final = frozenset(
     {"BINARY_SUBSCR", "BEFORE_WITH", "BEFORE_ASYNC_WITH", "BUILD_CONST_KEY_MAP", "LOAD_ASSERTION_ERROR", "RETURN_CONST"}
 )
-_SAME: Final[Names] = {Kind.NONE: "BUILD_TEMPLATE", Kind.INT: "BUILD_INTERPOLATION"}
+_SAME: Final[Names] = {Kind.NONE: "BUILD_TEMPLATE"}
 #: BINARY_OP's argument for container[key]
 _SUBSCRIPT: Final = len(BINARY_ARGS)
 #: LOAD_COMMON_CONSTANT's argument → object (Include/internal/pycore_opcode_utils.h); 0 is AssertionError
@@ -73,6 +74,7 @@ TABLE: Final[dict[str, Decoding]] = {
     "BINARY_OP": custom(_binary_op),
     # the slot on top is NULL where there are no keyword arguments
     "CALL_FUNCTION_EX": one("CALL_FUNCTION_EX", lambda arg: True),
+    "BUILD_INTERPOLATION": one("BUILD_INTERPOLATION", lambda arg: (CONVERSIONS[arg >> 2], bool(arg & 1))),
     "POP_ITER": Decoding("POP_TOP"),
     "NOT_TAKEN": Decoding("NOP"),
 }
@@ -84,6 +86,8 @@ LOWER: Final[dict[str, Lower]] = {
     "LOAD_ASSERTION_ERROR": lambda arg: (RawOp("LOAD_COMMON_CONSTANT", Kind.INT, 0),),
     "LOAD_SPECIAL": lower_int("LOAD_SPECIAL", _SPECIAL.index),
     "CALL_FUNCTION_EX": _lower_call_function_ex,
+    # bit 1, which CPython's compiler sets, says nothing
+    "BUILD_INTERPOLATION": lower_int("BUILD_INTERPOLATION", lambda arg: CONVERSIONS.index(arg[0]) << 2 | 2 | arg[1]),
     # n would read where the exception was first raised, a tagged number that only the interpreter can put on the stack;
     # it is for frame.f_lineno, and tracebacks have their line already
     "RERAISE": lambda arg: (RawOp("RERAISE", Kind.INT, 0),),

@@ -27,6 +27,7 @@ from dynajit.values.objects.generators import stop_iteration_error
 from dynajit.values.objects.lookup import is_iterable
 from dynajit.values.objects.objects import ClassVal
 from dynajit.values.objects.opaque import OpaqueVal
+from dynajit.values.objects.type_parameters import TYPE_PARAMETERS, TypeParameterVal
 from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.tensors.distributions import check_truth
 from dynajit.values.tensors.known_truth import known_truth
@@ -189,6 +190,8 @@ def call_intrinsic_1(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if issubclass(error.py_type(), StopIteration):
             frame.pop()
             frame.push(stop_iteration_error(tx, error))
+    elif instr.arg in TYPE_PARAMETERS:
+        frame.push(TypeParameterVal(instr.arg, frame.pop()))
     else:
         raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
 
@@ -198,7 +201,16 @@ def call_intrinsic_2(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == "INTRINSIC_PREP_RERAISE_STAR":
         prep_reraise_star(tx, frame, instr)
         return
-    raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
+    first, second = frame.popn(2)
+    if instr.arg in TYPE_PARAMETERS:
+        frame.push(TypeParameterVal(instr.arg, first, second))
+    elif instr.arg == "INTRINSIC_SET_TYPEPARAM_DEFAULT" and isinstance(first, TypeParameterVal):
+        frame.push(first.with_default(second))
+    elif instr.arg == "INTRINSIC_SET_FUNCTION_TYPE_PARAMS":
+        first.setattr(tx, "__type_params__", second)
+        frame.push(first)
+    else:
+        raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
 
 
 @opcode("RETURN_VALUE", simple=True)

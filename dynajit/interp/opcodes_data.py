@@ -30,6 +30,7 @@ from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import is_iterable
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import is_trusted
+from dynajit.values.objects.templates import InterpolationVal, TemplateVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.exception_text import too_many_to_unpack
 from dynajit.values.scalars.slices import make_slice
@@ -200,6 +201,19 @@ def format_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
         frame.push(value)
     else:
         frame.push(tx.call(tx.from_real(format), [value, spec], {}, FORMATTED))
+
+
+@opcode("BUILD_INTERPOLATION")
+def build_interpolation(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    conversion, has_spec = instr.arg
+    spec = frame.pop() if has_spec else ConstVal("")
+    frame.push(InterpolationVal(*frame.popn(2), ConstVal(conversion), spec))
+
+
+@opcode("BUILD_TEMPLATE")
+def build_template(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    strings, interpolations = frame.popn(2)
+    frame.push(TemplateVal([text.const() for text in tx.unpack(strings)], tx.unpack(interpolations)))
 
 
 @opcode("LIST_EXTEND")

@@ -200,8 +200,6 @@ def delete_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
     "GET_ANEXT",
     "END_ASYNC_FOR",
     "ASYNC_GEN_WRAP",
-    "BUILD_TEMPLATE",
-    "BUILD_INTERPOLATION",
 )
 def unknown(tx: Any, frame: SymFrame, instr: Instr) -> None:
     name = instr.arg[0] if instr.op == "UNKNOWN" else instr.op

@@ -470,7 +470,7 @@ _DOCUMENTED: dict[Any, str] = {
     collections.deque: "(iterable=(), maxlen=None)",
     functools.partial: "(func, /, *args, **kwargs)",
     functools.cmp_to_key: "(mycmp)",
-    map: "(func, iterable, /, *iterables)",
+    map: map.__text_signature__ or "(function, iterable, /, *iterables)",  # with `strict` since CPython 3.14
     filter: "(function, iterable, /)",
     itertools.zip_longest: "(*iterables, fillvalue=None)",
     itertools.repeat: "(object, times=None)",
@@ -511,14 +511,17 @@ def arranged(
         return None
     if len(args) + sum(name in positions for name in kwargs) < fewest:
         return None
-    own, takes_any = _names_of(handler)
+    own, takes_more, takes_any = _names_of(handler)
     found: dict[str, Value] = {}
     for name, value in kwargs.items():
         at = positions.get(name)
         if at is not None and at < len(args):
             return None  # given twice
-        inner = name if at is None or takes_any or name in own or at >= len(own) else own[at]
-        found[inner] = value
+        if at is not None and at == len(args) >= len(own) and takes_more and not takes_any and name not in own:
+            args = [*args, value]
+        else:
+            inner = name if at is None or takes_any or name in own or at >= len(own) else own[at]
+            found[inner] = value
     return args, found
 
 
@@ -542,8 +545,10 @@ def _shape_of(fn: Any) -> tuple[int, float, dict[str, int], frozenset[str], bool
 
 
 @functools.cache
-def _names_of(handler: Callable[..., Any]) -> tuple[list[str], bool]:
-    """The names of a model's parameters that stand for arguments, in order, and whether it takes any name."""
+def _names_of(handler: Callable[..., Any]) -> tuple[list[str], bool, bool]:
+    """The names of a model's parameters that stand for arguments, in order, whether it takes any more by position, and
+    whether any by name."""
     parameters = list(signature_of(handler).parameters.values())[1:]
     own = [parameter.name for parameter in parameters if parameter.kind in (_FIRST, _BOTH, _NAMED)]
-    return own, any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    kinds = {parameter.kind for parameter in parameters}
+    return own, inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds

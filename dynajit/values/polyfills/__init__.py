@@ -58,9 +58,30 @@ def next_or(iterator: Any, default: Any) -> Any:
         return default
 
 
-def map_(fn: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
-    for items in zip(*iterables):
+def map_(fn: Callable[..., Any], *iterables: Iterator[Any], strict: bool = False) -> Iterator[Any]:
+    return _map_strictly(fn, iterables) if strict else starmap(fn, zip(*iterables))
+
+
+def _map_strictly(fn: Callable[..., Any], iterators: tuple[Iterator[Any], ...]) -> Iterator[Any]:
+    while True:
+        items = []
+        for iterator in iterators:
+            item = next(iterator, _MISSING)
+            if item is _MISSING:
+                _check_all_ended(iterators, len(items))
+                return
+            items.append(item)
         yield fn(*items)
+
+
+def _check_all_ended(iterators: tuple[Iterator[Any], ...], ended: int) -> None:
+    """The iterator at place `ended` is the first to have no more items: an error as zip's, but for the name, if it is
+    not the first one, or if another has an item left."""
+    if ended > 0:
+        raise ValueError(f"map() argument {ended + 1} is shorter than argument{'s 1-' if ended > 1 else ' '}{ended}")
+    for place, iterator in enumerate(iterators[1:], 1):
+        if next(iterator, _MISSING) is not _MISSING:
+            raise ValueError(f"map() argument {place + 1} is longer than argument{'s 1-' if place > 1 else ' '}{place}")
 
 
 def filter_(fn: Callable[[Any], Any] | None, iterable: Iterable[Any]) -> Iterator[Any]:
