@@ -58,7 +58,7 @@ class TemplateVal(_PartsVal):
 
     def __init__(self, strings: Sequence[str], interpolations: Sequence[Value]) -> None:
         self.strings, self.interpolations = strings, interpolations
-        parts = {
+        parts: dict[str, Value] = {
             "strings": TupleVal([ConstVal(text) for text in strings]),
             "interpolations": TupleVal(interpolations),
             "values": TupleVal([each.parts["value"] for each in interpolations]),  # type: ignore[attr-defined]

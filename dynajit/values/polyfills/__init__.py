@@ -64,7 +64,7 @@ def map_(fn: Callable[..., Any], *iterables: Iterator[Any], strict: bool = False
 
 def _map_strictly(fn: Callable[..., Any], iterators: tuple[Iterator[Any], ...]) -> Iterator[Any]:
     while True:
-        items = []
+        items: list[Any] = []
         for iterator in iterators:
             item = next(iterator, _MISSING)
             if item is _MISSING:
