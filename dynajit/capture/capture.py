@@ -22,7 +22,7 @@ from dynajit import _C
 from dynajit.backends.eager import eager
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
-from dynajit.bytecode import Emitter, build_copy, decode, part_of, pretty
+from dynajit.bytecode import decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, finish_inside, settle
 from dynajit.capture.idle import holds_tensors
@@ -35,6 +35,7 @@ from dynajit.capture.variants import (
     MAX_ROLES,
     Reasons,
     VariantData,
+    detached_variant,
     eager_variant,
     give_up,
     given_made_anew,
@@ -129,7 +130,7 @@ def _capture(
     if rules.builtins_replaced() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
-        return _detached(session, code, function)
+        return detached_variant(session, code, function)
     if not session.is_root(code) and rules.skip_frame(code, function.__globals__) is not None:
         if code not in roots:
             _C.mark_skip(code)
@@ -217,31 +218,6 @@ def _missed(
     if kept is not None and variant is not None:
         kept.keep(frame.made)
     frame.made = None  # what compiles in the background holds the frame, and would keep its own call alive
-    return variant
-
-
-def _detached(session: Session, code: types.CodeType, function: types.FunctionType) -> _C.Variant:
-    """The frame is torch.compile's: run it with capture off, though not hidden from torch's own frame hook."""
-    decoded = decode(code)
-    copy = types.FunctionType(build_copy(decoded), function.__globals__, code.co_name)
-    _C.mark_ours(copy.__code__)
-    names = [*decoded.params, *decoded.freevars]
-    emit = Emitter()
-    emit.begin_call(lambda: emit.load_const(_C.call_eager))
-    emit.load_const(copy)
-    for name in names:
-        emit.load_fast(name)
-    emit.build_tuple(len(names))
-    emit.end_call(2)
-    emit.return_value()
-    made = types.FunctionType(emit.assemble(code.co_name, names, (), code), function.__globals__, code.co_name)
-    _C.mark_ours(made.__code__)
-    guards = GuardSet()
-    data = VariantData(guards, "", True)
-    program = guards.build(len(names), function.__globals__)
-    variant = _C.Variant(program, made, True, function.__globals__, data, session)
-    _C.add_variant(code, variant)
-    session.touch(code)
     return variant
 
 
@@ -595,20 +571,25 @@ class FrameCapture:
                 guards = guards.filtered(self.session.choices.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
+        made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called, self.session)
+        return self._variant(tx, emission, code, made, program)
+
+    def _variant(
+        self, tx: Interpreter, emission: Emission, code: types.CodeType, made: Made, program: _C.GuardProgram
+    ) -> _C.Variant:
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
-        role = role_of(self.code, guards)
-        changes = emission.changed_places()
-        data = VariantData(guards, self.record.compile_id, False, made_anew, role, changes, tx.decisions.ways.copy())
-        data.parts = emission.parts if called is None else None
+        role = role_of(self.code, made.guards)
+        changes, ways = emission.changed_places(), tx.decisions.ways.copy()
+        parts = emission.parts if made.graph is None else None
+        data = VariantData(made.guards, self.record.compile_id, False, made_anew, role, changes, ways, parts)
         # it doesn't look at why the exception is raised, or at what varies: states fit it that another variant has a
         # whole graph for
         broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
         last = broken is not None and broken.kind in (breaks.RAISES.id, breaks.VARYING_VALUE.id)
         hook = emission.plan is not None
-        handed, parts = emission.handed, self.session
-        self.made = Made(self.function, code, guards, handed, tx.assumed, module, called, parts, hook, last)
+        self.made = made._replace(needs_hook=hook, asked_last=last)
         return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, last)
 
     def _rerun(

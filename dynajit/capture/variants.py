@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dynajit import _C
+from dynajit.bytecode import Emitter, build_copy, decode
 from dynajit.bytecode.decode import name_of_keywords
 from dynajit.bytecode.part import Part, copy_of
 from dynajit.capture import unfit
@@ -89,6 +90,31 @@ def eager_variant(
     function = types.FunctionType(copy, globals_, code.co_name)
     data = VariantData(guards, compile_id, True)
     return _C.Variant(guards.build(n_given(code), globals_), function, True, globals_, data, session, last)
+
+
+def detached_variant(session: Session, code: types.CodeType, function: types.FunctionType) -> _C.Variant:
+    """The frame is torch.compile's: run it with capture off, though not hidden from torch's own frame hook."""
+    decoded = decode(code)
+    copy = types.FunctionType(build_copy(decoded), function.__globals__, code.co_name)
+    _C.mark_ours(copy.__code__)
+    names = [*decoded.params, *decoded.freevars]
+    emit = Emitter()
+    emit.begin_call(lambda: emit.load_const(_C.call_eager))
+    emit.load_const(copy)
+    for name in names:
+        emit.load_fast(name)
+    emit.build_tuple(len(names))
+    emit.end_call(2)
+    emit.return_value()
+    made = types.FunctionType(emit.assemble(code.co_name, names, (), code), function.__globals__, code.co_name)
+    _C.mark_ours(made.__code__)
+    guards = GuardSet()
+    data = VariantData(guards, "", True)
+    program = guards.build(len(names), function.__globals__)
+    variant = _C.Variant(program, made, True, function.__globals__, data, session)
+    _C.add_variant(code, variant)
+    session.touch(code)
+    return variant
 
 
 def n_given(code: types.CodeType) -> int:
