@@ -167,7 +167,7 @@ def checkpoint(
         raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
     make_contexts = _contexts_of(tx, context_fn)
     reentrant = use_reentrant.truth(tx)
-    if torch._C._functorch.peek_interpreter_stack() is not None and (reentrant or _hooks_are_refused()):
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # which raise depends on torch's version
         raise GraphBreak(breaks.OP_RAISES, "checkpoint inside of a transform of torch.func")
     if tx.runs_elsewhere or tx.open_levels or not torch.is_grad_enabled():
         # inside of another region that one's inputs are kept, and nothing else
@@ -190,11 +190,6 @@ def checkpoint(
     if make_contexts is not None:
         options["context_fn"] = make_contexts
     return _region(tx, function, args, kwargs, {"use_reentrant": reentrant, **options})
-
-
-def _hooks_are_refused() -> bool:
-    """Whether the newer kind, which keeps what it needs by hooks on saved tensors, raises here."""
-    return torch.is_grad_enabled() and torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None
 
 
 def _region(
