@@ -26,7 +26,7 @@ from dynajit.bytecode import decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, finish_inside, settle
 from dynajit.capture.idle import holds_tensors
-from dynajit.capture.past_limit import run_as_written
+from dynajit.capture.past_limit import look_again, run_as_written
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -217,6 +217,8 @@ def _missed(
     session.touch(code)
     if kept is not None and variant is not None:
         kept.keep(frame.made)
+    if variant is not None:
+        look_again(session, variant)
     frame.made = None  # what compiles in the background holds the frame, and would keep its own call alive
     return variant
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -34,6 +35,13 @@ def run_as_written(session: Session, code: types.CodeType) -> None:
         conditions = {condition - {*variant.data.guards} for condition in _useful(session, variant, set())}
         if _ALWAYS not in conditions and len(conditions) <= config.recompile_limit and _cells_bound(variant, function):
             _split(session, function, variant, conditions)
+
+
+def look_again(session: Session, variant: _C.Variant) -> None:
+    """A variant was made: the same, if it leads to parts that are past their limit already."""
+    for part in variant.data.parts or ():
+        if _C.code_flags(part.code) & _C.RUN_ONLY:
+            run_as_written(session, part.code)
 
 
 def _own(session: Session, code: types.CodeType) -> Iterator[_C.Variant]:
@@ -73,8 +81,26 @@ def _useful(session: Session, variant: _C.Variant, met: set[int]) -> set[Conditi
         for each in variants:
             below = {_ALWAYS} if _meets(each, met) else _useful(session, each, met)
             asked = (*each.data.guards,) if below else ()
-            found.update(_at_entry([*asked, *condition], part.given) for condition in below)
+            moved = [_at_entry([*asked, *condition], part.given) for condition in below]
+            found.update(condition for condition in moved if not _contradicts(condition))
     return found
+
+
+def _contradicts(condition: Condition) -> bool:
+    """Whether no tensor and no number or text can have what two of the guards ask of it."""
+    tensors: dict[Source, list[_C.TensorSpec]] = collections.defaultdict(list)
+    constants = collections.Counter(guard.source for guard in condition if guard.kind == "EQUALS")
+    for guard in condition:
+        if guard.kind == "TENSOR" and guard.source is not None:
+            tensors[guard.source].append(guard.params[0])
+    pairs = (pair for specs in tensors.values() for pair in itertools.combinations(specs, 2))
+    return any(count > 1 for count in constants.values()) or any(_differ(*pair) for pair in pairs)
+
+
+def _differ(one: _C.TensorSpec, other: _C.TensorSpec) -> bool:
+    """Whether sizes that are known of both differ."""
+    sizes = zip(one.sizes, other.sizes, strict=False)
+    return len(one.sizes) != len(other.sizes) or any(None not in pair and pair[0] != pair[1] for pair in sizes)
 
 
 def _meets(variant: _C.Variant, met: set[int]) -> bool:

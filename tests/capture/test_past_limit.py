@@ -48,6 +48,13 @@ def nested(x: torch.Tensor, flag: Any) -> Any:
     return x
 
 
+def calling_one(x: torch.Tensor, flag: Any) -> Any:
+    """The callee's loop is past its limit before the callee is a frame of its own."""
+    for function in (looping,):
+        x = function(x, flag)
+    return x
+
+
 def calling(x: torch.Tensor, flag: Any) -> Any:
     for function in (looping, nested):
         x = function(x, flag)
@@ -140,7 +147,7 @@ def runs_as_written(program: Program, compiled: Program, x: torch.Tensor, flag: 
 @pytest.mark.parametrize(
     ("program", "given"),
     [
-        *((program, sizes) for program in (looping, nested, calling)),
+        *((program, sizes) for program in (looping, nested, calling_one, calling)),
         (unread_until_then, flags),
     ],
 )
