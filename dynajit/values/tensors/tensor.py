@@ -150,6 +150,8 @@ class TensorVal(Value):
         # after a write to its `.data` or `.requires_grad`: what it stands for, without and with its history
         self.replacement: TensorVal | None = None
         self.differentiable: TensorVal | None = None
+        # whether the program has its storage as an object, which is read late
+        self.storage_given = False
 
     @property
     def fake(self) -> torch.Tensor:
@@ -418,6 +420,7 @@ class TensorVal(Value):
         """From here on the tensor stands for what it was given; generated code sets it for real."""
         if not isinstance(value, TensorVal) or tx.runs_elsewhere or tx.open_levels:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' in a branch, or to no plain tensor")
+        self._keep_memory()
         if value is self:  # as a module's `to` has it, where nothing is to be changed
             return
         fakes = (self.fake, value.fake)
@@ -484,12 +487,21 @@ class TensorVal(Value):
         given = args[0] if len(args) == 1 and not kwargs else None
         if not (isinstance(given, TensorVal) and self._may_stand_for_another(tx)):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.set_()")
+        self._keep_memory()
         ours, theirs = self.fake, given.fake
         alike = (ours.dtype, ours.device, theirs.layout) == (theirs.dtype, theirs.device, torch.strided)
         if not alike or ours.requires_grad or theirs.requires_grad or ours._is_view() or theirs.is_inference():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "Tensor.set_()")
         self._stand_for(tx, self._of_its_kind(tx, given._data(tx), False), False, None)
         return self
+
+    def _untyped_storage(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        tx.journal.set_attr(self, "storage_given", True)
+        return StorageVal(self)
+
+    def _keep_memory(self) -> None:
+        if self.storage_given:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "other memory for a tensor whose storage the program has")
 
     def _may_stand_for_another(self, tx: Tracer) -> bool:
         """Whether nobody but the program has it, and what it is does not depend on what is traced elsewhere."""
@@ -659,7 +671,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
 }
 _METHODS: dict[str, Callable[[TensorVal, Tracer, Sequence[Value], dict[str, Value]], Value]] = {
     "size": TensorVal._size,
-    "untyped_storage": lambda tensor, tx, args, kwargs: StorageVal(tensor),
+    "untyped_storage": TensorVal._untyped_storage,
     "detach_": TensorVal._detach_,
     "set_": TensorVal._set_,
     "tolist": lambda tensor, tx, args, kwargs: tensor._tolist(tx),

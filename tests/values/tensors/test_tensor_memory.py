@@ -105,6 +105,29 @@ def test_same_as_eager(fn: Callable[..., Any]) -> None:
     assert_same(fn, X, repeat=3)
 
 
+def other_data(x: Tensor, other: Tensor) -> Any:
+    storage, view = x.untyped_storage(), x.view(-1).untyped_storage()
+    x.data = other
+    return storage.nbytes(), storage, view, x
+
+
+def set_to_another(x: Tensor, other: Tensor) -> Any:
+    y = x * 2
+    storage = y.untyped_storage()
+    y.set_(other)
+    return storage, y
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [other_data, set_to_another])
+def test_a_storage_whose_tensor_gets_other_memory(fn: Callable[..., Any], backend: str) -> None:
+    dynajit.reset()
+    compiled = dynajit.compile(fn, backend=backend)
+    for _ in range(3):
+        for found, wanted in zip(compiled(X.clone(), X[:3] + 1), fn(X.clone(), X[:3] + 1), strict=True):
+            assert list(found) == list(wanted) if not isinstance(found, int) else found == wanted
+
+
 @pytest.mark.parametrize("fn", [version_before_a_write, version_before_a_write_and_a_break])
 def test_a_version_that_is_another_one_at_each_call(fn: Callable[..., Any]) -> None:
     run, ours, expected = dynajit.compile(fn, backend="eager"), X.clone(), X.clone()
