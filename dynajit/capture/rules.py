@@ -94,6 +94,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return "code without a file"
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):
         return "a comprehension, of which the iterator is already running"
+    if code.co_name in ("__getattribute__", "__getattr__"):
+        return "it finds an attribute"
     if code.co_name in ("<module>", "__del__"):
         return "module code and finalisers run eagerly"
     if code.co_name == "__torch_function__" and "super" in code.co_names:

@@ -98,12 +98,12 @@ class GuardSet:
         return other
 
     def of_any_value(self) -> GuardSet:
-        """The guards, but of numbers and texts only the class is left."""
+        """The guards, but of numbers and texts only the class is left, and torch may be in any mode."""
         other = GuardSet()
         for guard in self._guards:
             if guard.kind == "EQUALS" and type(guard.params[0]) is not bool:
                 guard = Guard(guard.source, "TYPE", type(guard.params[0]), user_loc=guard.user_loc)
-            if guard.kind != "RELATION":
+            if guard.kind not in ("RELATION", "GLOBAL_STATE"):
                 other.add(guard)
         return other
 

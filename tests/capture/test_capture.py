@@ -274,6 +274,39 @@ def test_frames_without_anything_to_compile_are_left_alone() -> None:
     assert len([frame for frame in report.frames if frame.code_name == "words"]) == 1
 
 
+def test_frames_without_anything_to_compile_are_left_alone_in_every_mode() -> None:
+    dynajit.reset()
+    compiled, seen = dynajit.compile(words_in_loop), list[records.CompileRecord]()
+    with records.listen(seen.append):
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+            with mode():
+                assert compiled(torch.ones(3), ["a", "b"]) == ["A!", "B!"]
+    assert len([record for record in seen if record.code_name == "words"]) == 1
+
+
+class Renamed:
+    """Finds its attributes by other names."""
+
+    names = {"size": "length"}
+    length = 3
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(super().__getattribute__("names").get(name, name))
+
+
+def sizes_in_loop(x: Tensor, found: Any) -> list[Any]:
+    sizes = []
+    for name in ("size", "length"):
+        print(name, len(locals()))
+        sizes.append(getattr(found, name))
+    return sizes
+
+
+def test_frames_that_find_an_attribute_are_not_captured() -> None:
+    report = assert_same(sizes_in_loop, torch.randn(3), Renamed(), repeat=3)
+    assert "__getattribute__" not in [frame.code_name for frame in report.frames]
+
+
 class Late(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         print("first")
