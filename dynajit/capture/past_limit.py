@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dynajit import _C
-from dynajit.capture.session import Session
+from dynajit.capture.session import Session, put_variants
 from dynajit.capture.variants import VariantData, eager_variant, is_eager, n_given
 from dynajit.config import config
 from dynajit.guards.guard import Guard, kinds
@@ -128,17 +128,16 @@ def _split(session: Session, code: types.CodeType, variant: _C.Variant, conditio
     """The variant is for calls that meet one of the conditions, too; the code runs as it is for others that it fits."""
     data, globals_ = variant.data, variant.globals
     function: Any = variant.function
-    made = [eager_variant(session, code, session.part(code), data.guards, globals_, data.compile_id, last=True)]
+    made = []
     for condition in conditions:
         guards = data.guards.copy()
         for guard in condition:
             guards.add(guard)
         program, under = guards.build(n_given(code), globals_), dataclasses.replace(data, guards=guards, parts=None)
         made.append(_C.Variant(program, function, variant.needs_hook, globals_, under, session, variant.asked_last))
+    made.append(eager_variant(session, code, session.part(code), data.guards, globals_, data.compile_id, last=True))
     flags, variants = _C.code_flags(code), _C.variants(code)
-    _C.reset_code(code)
-    for each in reversed(variants):
-        for one in made if each is variant else (each,):
-            _C.add_variant(code, one)
+    at = variants.index(variant)
+    put_variants(code, [*variants[:at], *made, *variants[at + 1 :]])
     if flags & _C.RUN_ONLY:
         _C.mark_run_only(code)

@@ -147,6 +147,13 @@ class Choices(NamedTuple):
     background: bool = False
 
 
+def put_variants(code: types.CodeType, variants: Sequence[_C.Variant]) -> None:
+    """The code has these variants alone, tried in this order where they are of one kind, and is marked no more."""
+    _C.reset_code(code)
+    for variant in reversed(variants):
+        _C.add_variant(code, variant)
+
+
 class Session:
     """The choices of one `compile` call, or of several equal ones, and what their captures know."""
 
@@ -225,10 +232,7 @@ class Session:
         for code in self.codes:
             variants = _C.variants(code)
             if any(variant.key is self for variant in variants):
-                _C.reset_code(code)
-                for variant in reversed(variants):
-                    if variant.key is not self:
-                        _C.add_variant(code, variant)
+                put_variants(code, [variant for variant in variants if variant.key is not self])
 
     def forget(self) -> None:
         """Nothing has been seen: sizes are static again until they are found to change."""

@@ -524,7 +524,7 @@ class Emission:
             self.emit.store_fast(self.shared[name])
         shell = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands), sizes_in_loop(frame, cut))
         function: Callable[..., Any] = shell.function
-        self.parts.append(Entered(shell.body, {place: source for source, place in handed_to_loop(frame, cut)}))
+        self._enters(shell.body, handed_to_loop(frame, cut))
         pushes = [partial(self.out.push, value) for value in self.operands]
         pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
         pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
@@ -646,7 +646,7 @@ class Emission:
         self.expect_sizes(function.function, sizes_of(function.function, values))
         handed = handed_over(function.function, values)
         self.hand_over(self.tx.seen, function.function, handed)
-        self.parts.append(Entered(function.function.__code__, {place: source for source, place in handed}))
+        self._enters(function.function.__code__, handed)
         if self.needs_varying or self._takes_results():
             self.results_vary(function.function, results_among(function.function, values))
         # the call is made by who ran this code, when this frame and its variables are gone
@@ -657,6 +657,9 @@ class Emission:
         else:
             self._call(_C.tail, made)
         self.emit.return_value()
+
+    def _enters(self, code: CodeType, handed: Sequence[tuple[Source, Source]]) -> None:
+        self.parts.append(Entered(code, {place: source for source, place in handed}))
 
     def _takes_results(self) -> bool:
         """Whether the instruction is given, of what this part was given, what a varying value was needed for."""

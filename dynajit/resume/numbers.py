@@ -86,11 +86,10 @@ def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Sour
     """Numbers, texts, tensors and other objects from outside that a continuation is given as they are: where each comes
     from, and where it is then."""
     names = function.__code__.co_varnames
-    return [
-        (value.source, (CellSource if isinstance(value, CellVal) else LocalSource)(place, names[place]))
+    return _from_outside(
+        ((CellSource if isinstance(value, CellVal) else LocalSource)(place, names[place]), value)
         for place, value in enumerate(map(_model, values))
-        if isinstance(value, (Value, LocalBox)) and value.source is not None
-    ]
+    )
 
 
 def _model(value: Any) -> Any:
@@ -102,16 +101,21 @@ def _model(value: Any) -> Any:
 def handed_to_loop(frame: SymFrame, cut: Outline) -> list[tuple[Source, Source]]:
     """The same for the body of a loop, when it is entered."""
     first = int(cut.loop.kind == "for")
-    places: list[tuple[Any, Source]] = [
-        (_model(frame.locals.get(name)), LocalSource(place, name)) for place, name in enumerate(cut.named, first)
+    given: list[tuple[Source, Any]] = [
+        (LocalSource(place, name), _model(frame.locals.get(name))) for place, name in enumerate(cut.named, first)
     ]
     for place, name in enumerate(cut.shared, first + len(cut.named)):
-        places.append((_model(frame.locals.get(name)), CellContentsSource(CellSource(place, name))))
+        given.append((CellContentsSource(CellSource(place, name)), _model(frame.locals.get(name))))
     for place, name in enumerate(cut.cells, first + len(cut.named) + len(cut.shared)):
-        places.append((frame.cells[name], CellSource(place, name)))
+        given.append((CellSource(place, name), frame.cells[name]))
+    return _from_outside(given)
+
+
+def _from_outside(given: Iterable[tuple[Source, Any]]) -> list[tuple[Source, Source]]:
+    """Where what a part is given comes from, with its place there; of what comes from outside."""
     return [
         (value.source, place)
-        for value, place in places
+        for place, value in given
         if isinstance(value, (Value, LocalBox)) and value.source is not None
     ]
 

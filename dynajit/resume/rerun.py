@@ -23,7 +23,7 @@ import torch
 from dynajit import _C, torch_compat
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
-from dynajit.graph.meta import notes, value_of
+from dynajit.graph.meta import memory, notes
 from dynajit.op_facts import starts_collective
 from dynajit.report import ranks
 from dynajit.report.counters import counters
@@ -85,8 +85,9 @@ class Rerun:
         self.spared, self.items = frozenset[int](), frozenset[int]()
         self.writes_last = False
         if module is not None and not pure:
-            self.spared, self.items = _lines_before_changes(module)
-            self.writes_last = trusted and settles and _writes_last(module)
+            given = _memory_of_inputs(module)
+            self.spared, self.items = _lines_before_changes(module, given)
+            self.writes_last = trusted and settles and _writes_last(module, given)
         self.module = module
         self.trusted = trusted
         self.state = EntryState()
@@ -182,16 +183,18 @@ def _leave_inference_modes(error: BaseException) -> None:
                     opened.__exit__(None, None, None)
 
 
-def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int], frozenset[int]]:
+def _lines_before_changes(
+    module: torch.fx.GraphModule, given: frozenset[int | None]
+) -> tuple[frozenset[int], frozenset[int]]:
     """Lines of the module's code up to that of the first operation that changes something, which is one of them unless
-    it may have done so in part when it raises; and those of them where that holds for a bad index only."""
+    it may have done so in part when it raises; and those of them where that holds for a bad index only. `given`: the
+    memory of inputs."""
     nodes = list(module.graph.nodes)
     # what changes before these is put back
     undone = max(
         (index + notes(node).undoes_own for index, node in enumerate(nodes) if notes(node).undo is not None), default=0
     )
     sent = [node.op == "call_function" and starts_collective(node.target) for node in nodes]
-    given = _memory_of_inputs(module)
     ends = (at for at, node in enumerate(nodes) if sent[at] or (at >= undone and _changes(node, given)))
     first = next(ends, len(nodes) - 1)
     target = str(nodes[first].target)
@@ -205,10 +208,9 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     return frozenset(lines), frozenset(items)
 
 
-def _writes_last(module: torch.fx.GraphModule) -> bool:
+def _writes_last(module: torch.fx.GraphModule, given: frozenset[int | None]) -> bool:
     """Whether dynajit's backends write no input before all that may raise has run: not where an operation may raise
     half way through items of an input that it writes, unless that is put back."""
-    given = _memory_of_inputs(module)
     raising = [node for node in module.graph.nodes if notes(node).may_raise]
     writing = [node for node in raising if not given.isdisjoint(notes(node).writes) and not notes(node).undoes_own]
     return bool(raising) and all(_BY_ELEMENTS.search(str(node.target)) for node in writing)
@@ -222,8 +224,7 @@ def _changes(node: torch.fx.Node, given: frozenset[int | None]) -> bool:
 
 def _memory_of_inputs(module: torch.fx.GraphModule) -> frozenset[int | None]:
     """What `notes` may name of it; a tensor without memory of its own may be in an input's."""
-    given = (node for node in module.graph.nodes if node.op in ("placeholder", "get_attr"))
-    return frozenset([None, *(torch_compat.memory_of(value_of(node)) for node in given)])
+    return frozenset([None, *(memory(node) for node in module.graph.nodes if node.op in ("placeholder", "get_attr"))])
 
 
 def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:
