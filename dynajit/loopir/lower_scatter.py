@@ -2,8 +2,8 @@
 
 In and out: see `registry.py`. The result is a copy of the op's first argument (or zeros, or the argument where it may
 be written over) that a `Scatter` changes, in the order in which eager does; indices are checked as in `lower_index.py`.
-Sums of bfloat16 and float16 are left to the operator, which rounds in its own way. One more op: a function that says
-where each element goes.
+Sums of bfloat16 and float16 are left to the operator, which rounds in its own way; on GPUs those of whole slices are
+`lower_segments.py`'s. One more op: a function that says where each element goes.
 
 On GPUs sums are atomic additions, in any order, as in eager; an operator that adds up in order there stays one, save
 for integers, and so does every one of them where torch is told to be deterministic.
@@ -145,6 +145,9 @@ def _index_add(build: Builder, x: Value, dim: int, index: Value, source: Value, 
     if alpha != 1:
         dtype = _check(build, "sum")
         source = build.map(lambda a: apply("mul", a, number(alpha, dtype)), source, dtype=dtype)
+    if build.program.device.type != "cpu" and build.out.dtype in LOW_PRECISION and x.shape:
+        dim %= len(x.shape)
+        return segment_sums(build, x, [*[None] * dim, index], source, dim, "inside")
     return _along(build, "sum", x, dim, index, source, whole=True)
 
 

@@ -1,4 +1,7 @@
-"""Sums by index on GPUs where eager adds up in order: the index is sorted once, and each place adds up its own part.
+"""Sums by index on GPUs: the index is sorted once, and each place adds up its own part.
+
+That is how sums are computed that eager adds up in order, and those of slices of bfloat16 and float16: their atomic
+additions are slow, and round each time.
 
 In:  the arguments of `index_put(x, indices, values, accumulate=True)`, as the gradient of `x[indices]` is.
 Out: `segment_sums`: `x` plus, for each place, a sum over its segment of the sorted index. Operations that share an
@@ -29,9 +32,11 @@ Axes = tuple[Index, ...]
 MOSTLY_EMPTY = 4
 
 
-def segment_sums(build: Builder, x: Value, indices: Sequence[Value | None], values: Value, first: int) -> Value:
+def segment_sums(
+    build: Builder, x: Value, indices: Sequence[Value | None], values: Value, first: int, within: str = "wrapped"
+) -> Value:
     """`x` with the values added where the indices say. The dimensions that tensors of indices share begin at `first` of
-    the values."""
+    the values. `within`: what indices may be, as for `lower_index.place`."""
     dtype = check_dtype(build.out.dtype)
     given = {dim: index for dim, index in enumerate(indices) if index is not None}
     shared = broadcast(*(index.shape for index in given.values()))
@@ -42,7 +47,7 @@ def segment_sums(build: Builder, x: Value, indices: Sequence[Value | None], valu
     if count < 2 or math.prod(places) > MOSTLY_EMPTY * count or (build.eager_rounding and dtype in LOW_PRECISION):
         raise NotLowered
     kind = compute_dtype(dtype)
-    order, starts = _order(build, given, shared, places)
+    order, starts = _order(build, given, shared, places, within)
 
     def bounds(axes: Axes) -> tuple[Scalar, Scalar]:
         at = linearise([axes[dim] for dim in given], contiguous_strides(places))
@@ -68,17 +73,19 @@ def segment_sums(build: Builder, x: Value, indices: Sequence[Value | None], valu
 
 
 def _order(
-    build: Builder, given: dict[int, Value], shared: Sequence[int], places: Sequence[int]
+    build: Builder, given: dict[int, Value], shared: Sequence[int], places: Sequence[int], within: str
 ) -> tuple[Value, Value]:
     """The numbers of the index's elements in the order of the places that they name, and where in it each place's own
     begin; there is one more place after the last."""
-    key = (tuple((value.root, value.position, value.shape) for value in given.values()), tuple(shared), tuple(places))
+    names = tuple((value.root, value.position, value.shape) for value in given.values())
+    key = (names, tuple(shared), tuple(places), within)
     found = build.sorted.get(key)
     if found is None:
         length, total = math.prod(shared), math.prod(places)
         if max(length, total) >= 1 << 31:
             raise NotLowered
-        named = build.pointwise((length,), lambda axes: _place(build, given, unravel(axes[0], shared), places, total))
+        where = lambda axes: _place(build, given, unravel(axes[0], shared), places, total, within)  # noqa: E731
+        named = build.pointwise((length,), where)
         results = (((length,), named.dtype), ((length,), torch.int64))
         ranked, order = build.call(aten.sort.stable, (named,), {"stable": True}, *results)
         csr = aten._convert_indices_from_coo_to_csr.default
@@ -87,11 +94,13 @@ def _order(
     return found  # type: ignore[no-any-return]
 
 
-def _place(build: Builder, given: dict[int, Value], axes: Axes, places: Sequence[int], total: int) -> Scalar:
+def _place(
+    build: Builder, given: dict[int, Value], axes: Axes, places: Sequence[int], total: int, within: str
+) -> Scalar:
     """The number of the place that the indices at the axes name, in as few bits as do: sorting goes by bits."""
     at = number(0, torch.int64)
     for value, size, step in zip(given.values(), places, contiguous_strides(places), strict=True):
-        one = place(build, value, axes, size, "wrapped")
+        one = place(build, value, axes, size, within)
         at = apply("add", at, apply("mul", one, number(step, torch.int64)))
     return convert(at, torch.int16 if total < 1 << 15 else torch.int32)
 

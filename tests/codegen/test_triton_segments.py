@@ -39,6 +39,10 @@ def shared(index: torch.Tensor, one: torch.Tensor, two: torch.Tensor, gate: torc
     return first, put(first.exp(), [index], two, True)
 
 
+def added(dim: int) -> Any:
+    return lambda x, index, values: x.index_add(dim, index, values.relu()) * 2
+
+
 AT = torch.tensor([3, -1, 3, 0, 2, 2, 2, -7, 3, 3])
 CASES: dict[str, Any] = {
     # function, arguments, calls of the library: two for each index
@@ -56,6 +60,9 @@ CASES: dict[str, Any] = {
     "pairs": (pairs, (randn(4, 3, 3), AT % 3, AT.flip(0) % 3, randn(4, 10)), 2),
     "indices apart": (apart, (randn(3, 4, 3), AT % 3, AT.flip(0) % 3, randn(10, 4)), 2),
     "an index used twice": (shared, (AT, randn(10, 6), randn(10, 6), randn(10, 1)), 2),
+    "slices of float16": (added(0), (randn(7, 64).half(), AT.abs() % 7, randn(10, 64).half()), 2),
+    "slices of bfloat16": (added(-1), (randn(5, 7).bfloat16(), AT.abs() % 7, randn(5, 10).bfloat16()), 2),
+    "slices of float32": (added(0), (randn(7, 5), AT.abs() % 7, randn(10, 5)), 0),
     "mostly empty": (rows, (randn(700, 5), AT, randn(10, 5)), 1),
 }
 
@@ -63,7 +70,7 @@ CASES: dict[str, Any] = {
 @pytest.mark.parametrize("name", CASES)
 def test_sums(name: str) -> None:
     function, args, calls = CASES[name]
-    tolerance = 1e-2 if args[0].dtype is torch.float16 else 1e-5
+    tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(args[0].dtype, 1e-5)
     compile_all(check(function, *args, externs=calls, rtol=tolerance, atol=tolerance))
 
 
@@ -81,11 +88,15 @@ def test_what_is_not_added_to_keeps_its_bits() -> None:
     assert torch.equal(run(plan_of(rows, *args), *args)[0].signbit(), rows(*args).signbit())
 
 
-@pytest.mark.parametrize("at", (-8, 7))
-def test_places_outside_are_refused(at: int) -> None:
-    args = randn(7, 5), torch.tensor([3, at, 3]), randn(3, 5)
+@pytest.mark.parametrize(
+    ("function", "dtype", "at"),
+    ((rows, torch.float32, -8), (rows, torch.float32, 7), (added(0), torch.half, -1), (added(0), torch.half, 7)),
+)
+def test_places_outside_are_refused(function: Any, dtype: torch.dtype, at: int) -> None:
+    args = randn(7, 5).to(dtype), torch.tensor([3, at, 3]), randn(3, 5).to(dtype)
+    fine = args[0], torch.tensor([3, 1, 3]), args[2]
     with pytest.raises(Exception, match="refused"):
-        run(plan_of(rows, *args), *args)
+        run(plan_of(function, *fine), *args)
 
 
 def test_operator_by_operator_with_eager_rounding() -> None:

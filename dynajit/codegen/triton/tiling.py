@@ -37,8 +37,8 @@ MANY_ROWS = 8192
 # Running sums of fewer rows than the one, longer than the other: one program a row leaves most of the GPU idle, and
 # torch's function for it does better.
 FEW_ROWS, LONG_SCAN = 64, 1 << 16
-# Rows that have bounds: so many numbers of a row are read at once, of so many columns.
-SEGMENT_STEP, SEGMENT_COLUMNS = 16, 128
+# Rows that have bounds: so many numbers of a row at least and at most are read at once, of so many columns.
+SHORT_SEGMENT, LONG_SEGMENT, SEGMENT_COLUMNS = 4, 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,12 @@ def _pointwise(kernel: Kernel) -> Tile:
 def _reduction(kernel: Kernel) -> Tile:
     rows, length = hint_of(points_of(kernel.outer)), hint_of(points_of(kernel.inner))
     if kernel.bounds:
-        _, columns = split_outer(kernel)
-        x, r = min(power_of_two(hint_of(points_of(columns))), SEGMENT_COLUMNS), SEGMENT_STEP
-        return Tile(x, r, looped=True, warps=_warps(x * r))
+        bounded, columns = split_outer(kernel)
+        x = min(power_of_two(hint_of(points_of(columns))), SEGMENT_COLUMNS)
+        mean = ceil_div(length, max(hint_of(points_of(bounded)), 1))
+        r = min(max(power_of_two(mean), SHORT_SEGMENT), LONG_SEGMENT)
+        # A row is one warp's, or each exchange between warps waits for all of them.
+        return Tile(x, r, looped=True, warps=max(1, x * r // 1024))
     if kernel.mode == "column":
         return _columns(kernel, rows, length)
     single = can_split(kernel)
