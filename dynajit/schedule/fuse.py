@@ -44,7 +44,7 @@ from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
 from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
-from dynajit.schedule.pieces import placed_once
+from dynajit.schedule.pieces import pieces_around, placed_once
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
@@ -53,6 +53,8 @@ CHEAP = 3
 CHEAP_BROADCAST = 3
 # What has branches in it, and more elements than this for each that it is made of, is a kernel where several read it.
 ENLARGED = 2
+# Pieces that all points of what is put together from them compute cost no more than this together.
+CHEAP_PIECES = 64
 MAX_MEMBERS = 512
 # How many of the last units a tensor may join that it does not read from.
 BESIDE = 4
@@ -335,7 +337,11 @@ class _Fusion:
         reader = readers[0]
         if cost <= CHEAP_BROADCAST or math.prod(domain_of(reader)) <= item.numel:
             return True
-        if not self.target.cuts_loops or not placed_once(item, reader, self.reads[item]):
+        if self.target.cuts_loops:
+            placed = placed_once(item, reader, self.reads[item])
+        else:
+            placed = 0 < cost * pieces_around(item, reader) <= CHEAP_PIECES
+        if not placed:
             return False
         # what is in registers now would have to be stored for it
         held = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Group)}

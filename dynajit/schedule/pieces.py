@@ -1,7 +1,8 @@
 """Which tensors are computed in their place within a larger one.
 
-In:  a computed tensor and the only one that reads it. Out: `placed_once`: whether that one is put together from pieces,
-as by concatenation or padding, of which the first is one, so that computing it there costs no more than elsewhere.
+In:  a computed tensor and the only one that reads it, which may be put together from pieces, as by concatenation or
+padding, of which the first is one. Out: `placed_once`: whether there is a loop for that piece, so that computing it
+there costs no more than elsewhere; `pieces_around`: of how many pieces it is one, where all points compute them all.
 """
 
 from __future__ import annotations
@@ -19,25 +20,38 @@ MOST_PIECES = 4
 Reads = tuple[tuple[Tensor, tuple[Index, ...] | None], ...]
 
 
+def pieces_around(item: Tensor, reader: Tensor) -> int:
+    """Of how many pieces that lie along one axis of `reader` is `item` one, each element of it in one place? Otherwise
+    none."""
+    nodes, read = _piece(item, reader)
+    return 0 if read is None else 1 + sum(isinstance(node, Op) and node.name == "guard" for node in nodes)
+
+
 def placed_once(item: Tensor, reader: Tensor, read: Reads) -> bool:
     """Does `reader` need each element of `item` in one place at most, which is in a piece of it that has a loop of its
     own? `read`: what `item` reads. Elements that lie side by side are made of such that do: a kernel that turns what
     it reads has no loops for pieces."""
-    if not isinstance(reader, Pointwise) or isinstance(reader, Scan):
-        return False
     along = _innermost(reader)
     if along is None or any(type(size) is not int for size in (*item.shape, *reader.shape)):
         return False
-    nodes = list(scalars_in(reader.body))
-    own = [node for node in nodes if isinstance(node, Read) and node.tensor is item]
-    if along.size < SHORTEST_LOOP or len(own) != 1 or not _in_one_piece(own[0], nodes, reader):
+    nodes, own = _piece(item, reader)
+    if along.size < SHORTEST_LOOP or own is None:
         return False
-    at = zip(map(_only_axis, item.axes), map(_only_axis, own[0].position), strict=True)
+    at = zip(map(_only_axis, item.axes), map(_only_axis, own.position), strict=True)
     inside = next((axis for axis, outside in at if outside is along), None)
     others = [(node.tensor, node.position) for node in nodes if isinstance(node, Read) and node.tensor is not item]
     steps = [step(tensor, position, along) for tensor, position in others]
     steps += [step(tensor, at, inside) for tensor, at in read if at is not None and 4 * tensor.numel >= item.numel]
     return max(steps, default=0) <= 1
+
+
+def _piece(item: Tensor, reader: Tensor) -> tuple[list[Scalar], Read | None]:
+    """What an element of `reader` is made of, and its only read of `item` if that is in one of a few pieces."""
+    if not isinstance(reader, Pointwise) or isinstance(reader, Scan):
+        return [], None
+    nodes = list(scalars_in(reader.body))
+    own = [node for node in nodes if isinstance(node, Read) and node.tensor is item]
+    return nodes, own[0] if len(own) == 1 and _in_one_piece(own[0], nodes, reader) else None
 
 
 def _in_one_piece(read: Read, nodes: Sequence[Scalar], reader: Tensor) -> bool:

@@ -13,7 +13,7 @@ import helpers
 from triton_harness import check, compile_all, plan_of, trace
 
 from dynajit.codegen.generate import generate
-from dynajit.codegen.plan import ExternStep
+from dynajit.codegen.plan import ExternStep, KernelStep
 from dynajit.loopir.build import apply
 from dynajit.loopir.ops import FLOATS, OPS, ScalarOp
 from dynajit.loopir.registry import LOWERINGS
@@ -35,6 +35,10 @@ CHAINS: dict[str, Any] = {
     "strided": (lambda x: x[:, ::3] - 1, (randn(16, 100),)),
     "flipped": (lambda x: x.flip(1) * 2, (randn(16, 33),)),
     "concatenated views": (lambda x: x[:, 5:] + x[:, :-5], (randn(16, 33),)),
+    "concatenated rows by index": (
+        lambda x, i, j: torch.cat([x[i], x[j]], 1),
+        (randn(9, 5), torch.tensor([3, -1, 0, 3]), torch.tensor([8, 2, 2, -9])),
+    ),
     "concatenation": (lambda x, y: torch.cat([-x[:, 3:], x[:, :3], y * 2], 1), (randn(5, 8), randn(5, 9))),
     "padding": (lambda x: F.pad(x, (2, 3, 1, 0)) + 1, (randn(5, 8),)),
     "roll": (lambda x: torch.roll(x, 3, 1) * x, (randn(5, 8),)),
@@ -81,6 +85,18 @@ def test_compiled(name: str) -> None:
     compile_all(plan_of(function, *args))
 
 
+@pytest.mark.parametrize(("dear", "kernels"), ((False, 1), (True, 2)))
+def test_what_lies_in_one_piece_is_computed_there(dear: bool, kernels: int) -> None:
+    """Unless each point would compute too much for pieces that it is not in."""
+
+    def both(x: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        rows = (x[i], x[j])
+        return torch.cat([torch.erf(torch.erf(torch.erf(row))) for row in rows] if dear else rows, 1)
+
+    plan = plan_of(both, randn(9, 5), torch.tensor([3, 1, 0, 3]), torch.tensor([8, 2, 2, 7]))
+    assert sum(isinstance(step, KernelStep) for step in plan.steps) == kernels
+
+
 UNARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sqrt", "rsqrt", "reciprocal", "sigmoid"),
@@ -107,7 +123,7 @@ def test_sizes_are_exact_where_they_can_be() -> None:
 def test_equal_kernels_are_one() -> None:
     x, y, w = randn(300, 300), randn(300, 300), randn(300, 300)
     plan = plan_of(lambda x, y, w: ((x.exp() + 1) @ w, (y.exp() + 1) @ w), x, y, w)
-    assert len(plan.kernels) == 1 and sum(type(step).__name__ == "KernelStep" for step in plan.steps) == 2
+    assert len(plan.kernels) == 1 and sum(isinstance(step, KernelStep) for step in plan.steps) == 2
 
 
 def test_long_addresses() -> None:
