@@ -1,8 +1,8 @@
 """Many models that nobody tuned for: is each captured whole, right, and faster than eager and torch.compile?
 
-In: torchvision's and transformers' models by name, with random weights (what is not installed is left out), and a few
-of torch's own and of `zoo_varied.py`. Out: a line of JSON for each model and kind of call (inference, training), and
-with `--save` a table.
+In: torchvision's and transformers' models by name, with random weights (what is not installed is left out), a few of
+torch's own, of `zoo_varied.py` and of `zoo_sized.py`. Out: a line of JSON for each model and kind of call (inference,
+training), and with `--save` a table.
 Each is measured in a process of its own: seconds of the first call, milliseconds a call (medians, in turns), whether
 results and gradients are as close to float64's as eager's (`closeness.py`), graphs that run as captured, warnings.
 
@@ -11,6 +11,7 @@ results and gradients are as close to float64's as eager's (`closeness.py`), gra
     python benchmarks/zoo.py --rows zoo.jsonl --against before.jsonl # and names those that became slower by 3%
     python benchmarks/zoo.py --rows zoo.jsonl --save                 # the table of what was measured
     python benchmarks/zoo.py --rows small.jsonl --peer varied        # `zoo_varied.py`: for one thread of a CPU
+    python benchmarks/zoo.py --rows sized.jsonl --peer sized         # `zoo_sized.py`: for a large GPU
 
 One more model: a function behind `@family` that gives names and how each is made.
 """
@@ -40,6 +41,7 @@ import side_by_side as sbs
 import torch
 from models_cpu import loss_of
 from torch import Tensor, nn
+from zoo_sized import sized
 from zoo_varied import varied
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,6 +142,7 @@ def own() -> Iterator[tuple[str, Make]]:
 
 
 family(varied)
+family(sized)
 
 
 def zoo() -> dict[str, Make]:

@@ -43,7 +43,7 @@ FEWEST_CHANNELS = 16
 # as fast on an H100, and rounded to TF32, which cuDNN does not do with the order that they have).
 FEWEST_FLOAT32 = 4
 # By type of device: how many dimensions convolutions have that want their channels last, and whether they do in
-# training, too: on GPUs steps of classifiers take 0.56 to 0.98 of the time (`benchmarks/results/gpu_rows.md`).
+# training, too: on GPUs steps of classifiers take 0.56 to 0.98 of the time (`benchmarks/results/zoo_sized.md`).
 RANKS = {"cpu": (4,), "cuda": (4,)}
 IN_TRAINING = {"cpu": False, "cuda": True}
 # Whether operations that compute elements one by one choose their order, or keep that of what they are given.
