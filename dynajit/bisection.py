@@ -57,10 +57,10 @@ class BisectReport:
         if self.stage == "none":
             return "nothing is wrong: the compiled call gives what eager gives"
         if self.stage == "frontend":
-            told = f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
+            text = f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
             if self.operations:
-                told += f"\ninstruction: {self.operations[0]}\nlines: {', '.join(self.lines)}"
-            return f"{told}\nscript: {self.script if self.script else f'none: {self.no_script}'}"
+                text += f"\ninstruction: {self.operations[0]}\nlines: {', '.join(self.lines)}"
+            return f"{text}\nscript: {self.script if self.script else f'none: {self.no_script}'}"
         parts = [
             f"the backend is at fault, in graph {self.graph}: {self.difference}",
             f"operations: {', '.join(self.operations)}",

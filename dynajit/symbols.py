@@ -117,7 +117,7 @@ _SYMPY: dict[str, str] = {
 _FOLDED = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min", "And": "and", "Or": "or"}
 
 
-#: operands in an expression behind which a number is rather guarded than computed: programs that iterate on a number
+#: operands in an expression from which on a number is rather guarded than computed: programs that iterate on a number
 #: (a root by Newton's method) make expressions that double with each step, and sympy takes minutes for the fifth
 MAX_OPERANDS = 64
 #: integers in C, by which guards compute, are from -INT_LIMIT up to, without, INT_LIMIT

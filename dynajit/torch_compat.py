@@ -563,7 +563,7 @@ def foreach_returns_what_it_writes() -> bool:
     return torch._foreach_zero_([torch.zeros(1)]) is not None  # type: ignore[func-returns-value]
 
 
-def copy_uncounted(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def copy_version_exempt(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """`target.copy_(source)`, of which autograd does not hear."""
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(target):
         return target.copy_(source)

@@ -57,7 +57,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
 
-_MOST_TRACES = 3  # of a graph whose layers turn out not to be alike, before it is traced as it is
+_MAX_TRACES = 3  # of a graph whose layers turn out not to be alike, before it is traced as it is
 
 
 def compile_with_autograd(
@@ -242,7 +242,7 @@ def _layer_by_layer(
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
-        for _ in range(_MOST_TRACES):
+        for _ in range(_MAX_TRACES):
             if shared is None:
                 break
             whole = functools.partial(_put_together, shared, partition)

@@ -21,13 +21,13 @@ from dynajit.graph.meta import Repeated, value_of
 
 # The first layer differs (it makes what all of them share), so does the last. Two between show what is repeated.
 KEPT = 4
-_FEWEST = KEPT + 2
+_MIN_LAYERS = KEPT + 2
 
 
 def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
     """The short graph of a captured graph, and what is left out of it."""
     found = equal_layers(gm, lambda found: _are_repeated(gm, found), new=False)
-    if found is None or len((found := _without_odd_ones(gm, found)).layers) < _FEWEST:
+    if found is None or len((found := _without_odd_ones(gm, found)).layers) < _MIN_LAYERS:
         return None
     series = _series(found)
     assert series is not None

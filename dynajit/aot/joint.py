@@ -146,7 +146,7 @@ def _compile_writes(plain: Plain, inputs: Sequence[Any], options: CompileOptions
     except NotFunctional as error:
         logs.emit("aot_graphs", str(error))
         return None
-    compile_fn = marking(plain.uncounted, marking_version_exempt(gm, options.compile_fn))
+    compile_fn = marking(plain.version_exempt, marking_version_exempt(gm, options.compile_fn))
     return None if graph is None else _short_call(graph, functools.partial(one_by_one, plain), compile_fn)
 
 

@@ -22,8 +22,8 @@ from torch.fx import GraphModule, Node
 from dynajit.graph.meta import memory, notes, value_of
 from dynajit.op_facts import CONSTANT_TYPES, facts
 
-_FEWEST_NODES = 8  # of a layer that is worth it
-FEWEST_LAYERS = 3
+_MIN_NODES = 8  # of a layer that is worth it
+MIN_LAYERS = 3
 _PERIODS = 4  # the most common distances that are tried
 _CUTS = 4  # places to cut at that are tried, those across which the fewest values go first
 # for which a number is but a number: nothing of what they or their gradients do depends on its value
@@ -80,7 +80,7 @@ def equal_layers(
     `numbers`: whether each may add, subtract, multiply or divide by, or fill tensors with, numbers of its own."""
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     odd = {node for node in nodes if not _is_understood(node)}
-    if len(nodes) < FEWEST_LAYERS * _FEWEST_NODES or not (all(map(_only_writes, odd)) if loose else not odd):
+    if len(nodes) < MIN_LAYERS * _MIN_NODES or not (all(map(_only_writes, odd)) if loose else not odd):
         return None
     known: dict[Node, Any] = {}
     number_of: dict[Any, int] = {}  # looks are compared many times
@@ -117,7 +117,7 @@ def _most_layers(
     best: Layers | None = None
     for period in _periods(looks):
         begin, end = _longest(looks, period)
-        if end - begin < FEWEST_LAYERS * period or (best is not None and end - begin <= best.count_nodes()):
+        if end - begin < MIN_LAYERS * period or (best is not None and end - begin <= best.count_nodes()):
             continue
         offsets = sorted(range(period), key=lambda at: _crossing(last, begin, begin + at + period))
         for offset in offsets[:_CUTS]:
@@ -234,7 +234,7 @@ def look_of(value: Any) -> Any:
 def _periods(looks: Sequence[Any]) -> list[int]:
     """The distances at which nodes alike follow each other most often, alone or with those that come next: what repeats
     inside of a layer hides its length."""
-    runs = [tuple(looks[at : at + _FEWEST_NODES]) for at in range(len(looks))]
+    runs = [tuple(looks[at : at + _MIN_NODES]) for at in range(len(looks))]
     return list(dict.fromkeys((*_gaps(looks), *_gaps(runs))))
 
 
@@ -244,7 +244,7 @@ def _gaps(looks: Sequence[Any]) -> list[int]:
     for at, look in enumerate(looks):
         if look in seen:
             gap = at - seen[look]
-            gaps[gap * -(-_FEWEST_NODES // gap)] += 1  # several steps of a short loop are a layer
+            gaps[gap * -(-_MIN_NODES // gap)] += 1  # several steps of a short loop are a layer
         seen[look] = at
     return [gap for gap, _ in gaps.most_common(_PERIODS)]
 
@@ -294,7 +294,7 @@ def _equal(layers: list[Layer], new: bool, form_of: Callable[[Layer], Any]) -> L
     forms = [form_of(layer) for layer in layers]
     form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
     equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
-    if len(equal) < FEWEST_LAYERS:
+    if len(equal) < MIN_LAYERS:
         return None
     inside = [set(layer.nodes) for layer in equal]
     results = [

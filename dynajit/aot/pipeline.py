@@ -57,7 +57,7 @@ class CompileOptions:
 
 @dataclasses.dataclass
 class PassContext:
-    """What passes are told of a graph, and what they leave for later ones and for the caller.
+    """What passes know of a graph, and what they leave for later ones and for the caller.
 
     phase, name: where the graph is in the pipeline, and what logs call it. device: the type of its kernels' device.
     eager_rounding: whether float16 and bfloat16 round as eager does.

@@ -29,8 +29,6 @@ from dynajit.torch_compat import any_autocast_enabled, memory_of
 from dynajit.wrappers import Expected, Flattened, is_on_its_way, is_wrapper, leaves_of
 
 Makers = list[Callable[[Iterator[Any]], Any]]
-# what is asked of a tensor without computing anything
-
 
 WRITES = "it writes inputs, or by out=, and there are tensor subclasses"
 
@@ -55,15 +53,15 @@ class Plain(NamedTuple):
     """A graph of plain tensors for one of instances.
 
     makers: what makes the results of that one of its own, in order. counts: how often the input at each place there is
-    written, as autograd counts the writes of an instance. uncounted: the places among its own inputs of tensors that
-    are written with the instance that they are in, of which autograd hears nothing. of_classes: the names of the nodes
-    that a class's `__torch_dispatch__` made.
+    written, as autograd counts the writes of an instance. version_exempt: the places among its own inputs of tensors
+    that are written with the instance that they are in, of which autograd hears nothing. of_classes: the names of the
+    nodes that a class's `__torch_dispatch__` made.
     """
 
     module: torch.fx.GraphModule
     makers: Makers
     counts: dict[int, int]
-    uncounted: frozenset[int]
+    version_exempt: frozenset[int]
     of_classes: frozenset[str]
 
 
@@ -217,7 +215,7 @@ class _Instance:
             raise NotDesugared("it writes an instance inside of another one, which is counted")
         return _version(self.value) - before
 
-    def uncounted(self) -> list[torch.Tensor]:
+    def version_exempt(self) -> list[torch.Tensor]:
         """The plain tensors in it whose own versions stayed."""
         plain = ((part, version) for part, version in self.parts if not is_wrapper(part) and not part.is_inference())
         return [part for part, version in plain if part._version == version]
@@ -273,11 +271,11 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flat.extend([self._operand(leaf) for leaf in _flat(value)] if plain is None else [plain])
         self.copy.graph.output(tuple(flat))
         counts = {place: one.count() for place, one in self._given.items()}
-        return Plain(self.copy.module(), self.makers, counts, self._uncounted(), frozenset(self._of_classes))
+        return Plain(self.copy.module(), self.makers, counts, self._version_exempt(), frozenset(self._of_classes))
 
-    def _uncounted(self) -> frozenset[int]:
+    def _version_exempt(self) -> frozenset[int]:
         places = {id(tensor): place for place, tensor in enumerate(self._inputs)}
-        hidden = (leaf for one in self._given.values() for leaf in one.uncounted())
+        hidden = (leaf for one in self._given.values() for leaf in one.version_exempt())
         return frozenset(places[id(leaf)] for leaf in hidden if memory_of(leaf) not in self._counted)
 
     def _input(self, node: torch.fx.Node) -> None:

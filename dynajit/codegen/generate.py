@@ -57,7 +57,7 @@ from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
 from dynajit.schedule.spread import fuse_spread
 from dynajit.schedule.target import for_device
-from dynajit.torch_compat import copy_uncounted
+from dynajit.torch_compat import copy_version_exempt
 
 _CPU = torch.device("cpu")
 # Which of several ways to launch a kernel is taken.
@@ -333,7 +333,7 @@ class _Planner:
         target = extern.target
         if target is torch.ops.aten.copy_.default:
             written = extern.args[0].root if isinstance(extern.args[0], Value) else extern.args[0]
-            target = copy_uncounted if written.name in self.program.version_exempt else target
+            target = copy_version_exempt if written.name in self.program.version_exempt else target
         args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (Value, NameRef))
         holds = tuple(map(self._buffer, extern.holds))
         step = ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases, holds=holds)

@@ -29,7 +29,7 @@ def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Sca
     """A Python number as an expression; for bfloat16 and float16 rounded to them."""
     if isinstance(value, RuntimeFloat):
         bits = nodes.position(constant(value.bits))  # type: ignore[arg-type]
-        return convert(value.told or nodes.op("from_bits", (bits,), torch.float64), dtype)
+        return convert(value.device_value or nodes.op("from_bits", (bits,), torch.float64), dtype)
     if isinstance(value, Size):
         return convert(nodes.position(constant(value)), dtype)  # type: ignore[arg-type]
     if dtype in LOW_PRECISION or dtype is torch.float32:

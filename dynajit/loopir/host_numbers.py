@@ -28,7 +28,7 @@ aten = torch.ops.aten
 class HostNumber:
     """The call that reads a tensor without dimensions, or takes a float: the bits that kernels are given."""
 
-    __name__ = "told"
+    __name__ = "device_value"
 
     def __call__(self, given: torch.Tensor | float) -> torch.Tensor:
         value = torch.as_tensor(given)
@@ -38,7 +38,7 @@ class HostNumber:
 def for_kernels(build: Builder, given: Value | RuntimeFloat) -> Scalar:
     """The number, as a float64 or an int64. `given` is known where the program is now, and read there."""
     build.order += 1
-    number = Number(build.name("told"), (), (), torch.int64, build.order, build.origin, build.program.device)
+    number = Number(build.name("device_value"), (), (), torch.int64, build.order, build.origin, build.program.device)
     build.program.sources[number.name] = number
     build.program.items.append(Extern(HostNumber(), (given,), {}, (number,), True, build.order, build.origin))
     bits = nodes.read(number, ())

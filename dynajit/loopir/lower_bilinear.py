@@ -22,7 +22,7 @@ from dynajit.loopir.registry import NotLowered, lowering
 aten = torch.ops.aten
 # Eager takes four products where height and width of the result are no more than this together, and of so many channels
 # on one thread.
-MOST_FOR_PRODUCTS, ON_ONE_THREAD = 128, 3
+MAX_FOR_PRODUCTS, ON_ONE_THREAD = 128, 3
 # That kernel adds up from the last to the first by vectors of channels, from the first to the last for what is left:
 # below the one number of channels nothing but a rest, at multiples of the other none, whatever the processor.
 ONLY_REST, NO_REST = 4, 8
@@ -85,7 +85,7 @@ def _upsample_bilinear(
         raise NotLowered
     channels, height, width = x.shape[1:]
     alone = channels == ON_ONE_THREAD and torch.get_num_threads() == 1
-    by_products = alone or sum(build.out.shape[2:]) <= MOST_FOR_PRODUCTS
+    by_products = alone or sum(build.out.shape[2:]) <= MAX_FOR_PRODUCTS
     rest_first = channels < ONLY_REST
     if not build.out.is_contiguous() or height * width == 1 or (by_products and not rest_first and channels % NO_REST):
         raise NotLowered

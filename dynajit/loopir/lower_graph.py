@@ -151,7 +151,7 @@ class _Lowering:
         of_the_device = host_numbers.of_the_device(gm.graph, device, self._is_lowered)
         self.hosted = {node for node in of_the_device if node not in by_host}
         self.has_names = False  # of tensors that are not what their memory holds
-        self.told: dict[Any, Any] = {}
+        self.device_values: dict[Any, Any] = {}
 
     def run(self) -> Program:
         inputs: list[str] = []
@@ -303,18 +303,18 @@ class _Lowering:
         """A number of the host's as kernels are given it; anything else as it is."""
         if isinstance(given, RuntimeFloat):
             key: Any = given.name
-            if key not in self.told:
-                told = host_numbers.for_kernels(self.build, given)
-                self.told[key] = RuntimeFloat(given.name, given.bits, told)
-            return self.told[key]
+            if key not in self.device_values:
+                device_value = host_numbers.for_kernels(self.build, given)
+                self.device_values[key] = RuntimeFloat(given.name, given.bits, device_value)
+            return self.device_values[key]
         root = given.root
         if given.shape or not isinstance(root, Source) or root.device.type != "cpu" or root.dtype not in SUPPORTED:
             return given
         key = (root, given.position)
-        if key not in self.told:
+        if key not in self.device_values:
             held = self.program.constants.get(root.name)
-            self.told[key] = host_numbers.as_tensor(self.build, given, held)
-        return self.told[key]
+            self.device_values[key] = host_numbers.as_tensor(self.build, given, held)
+        return self.device_values[key]
 
     def _sized(self, out: Any) -> Any:
         """Fake results as lowerings may look at them: themselves, or stand-ins with `Size`s for symbolic sizes."""

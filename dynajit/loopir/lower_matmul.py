@@ -24,7 +24,7 @@ aten = torch.ops.aten
 # Multiplications up to which the caches serve what is read again and again.
 SMALL = 1 << 21
 # One program sums a whole row of so many products.
-LONGEST = 16_384
+MAX_LENGTH = 16_384
 
 
 def _product(build: Builder, a: Value, b: Value) -> Value:
@@ -40,7 +40,7 @@ def _product(build: Builder, a: Value, b: Value) -> Value:
         for size in batch:
             total *= size
         # What varies may be large at another call.
-        pays = hint_of(length) <= LONGEST and (total <= SMALL or 1 in (rows, columns))
+        pays = hint_of(length) <= MAX_LENGTH and (total <= SMALL or 1 in (rows, columns))
     if not pays:
         raise NotLowered
     dtype = compute_dtype(check_dtype(a.dtype))

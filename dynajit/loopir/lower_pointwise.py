@@ -242,7 +242,7 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
 # Elements from which a call of torch's kernel pays, where that is faster than the C library.
 WORTH_A_CALL = 128
 # Powers of 10 that float32 has.
-_MOST_DECIMALS = 10
+_MAX_DECIMALS = 10
 _PLAIN_POWERS = (1, 2, 3, 0.5, -0.5, -1, -2)
 
 
@@ -365,7 +365,7 @@ _elementwise(partial(apply, "hypot"), aten.hypot.default, only=_is_float)
 
 @lowering(aten.round.decimals)
 def _round_decimals(build: Builder, x: Value, *, decimals: int) -> Value:
-    if build.out.dtype not in FLOATS or abs(decimals) > _MOST_DECIMALS:
+    if build.out.dtype not in FLOATS or abs(decimals) > _MAX_DECIMALS:
         raise NotLowered
     first, second = ("mul", "div") if decimals >= 0 else ("div", "mul")
     power = 10.0 ** abs(decimals)

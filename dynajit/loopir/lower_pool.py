@@ -216,18 +216,18 @@ def _avg_pool_backward(
     windows = Windows(build, x.shape, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
-    side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)
-    if not side_by_side and windows.stride != (1, 1):
+    disjoint = windows.stride == windows.kernel and windows.padding == (0, 0)
+    if not disjoint and windows.stride != (1, 1):
         raise NotLowered  # which of the windows there are is a question of remainders: the operator is faster
     dtype = compute_dtype(check_dtype(grad.dtype))
     count = windows.kernel[0] * windows.kernel[1] if divisor is None else divisor
 
     def window(axis: Index, dim: int, step: int) -> Index:
         """The window of which the place is the `step`-th, or the only one that may have it."""
-        return floordiv(axis, windows.stride[dim]) if side_by_side else axis + (windows.padding[dim] - step)
+        return floordiv(axis, windows.stride[dim]) if disjoint else axis + (windows.padding[dim] - step)
 
     def body(axes: Axes) -> Scalar:
-        steps = [(0, 0)] if side_by_side else itertools.product(*map(range, windows.kernel))
+        steps = [(0, 0)] if disjoint else itertools.product(*map(range, windows.kernel))
         places = ((*axes[:-2], window(axes[-2], 0, i), window(axes[-1], 1, j)) for i, j in steps)
         return apply("div", added(_or_zero(build, grad, place, dtype) for place in places), number(count, dtype))
 

@@ -82,15 +82,15 @@ def _made(terms: Terms) -> int | Size:
 
 class RuntimeFloat:
     """A Python float that is known when the graph runs. `name` is its symbol; `bits` is the symbol of the int64 with
-    the same bits, which is how a kernel is given it, unless `told` is an expression for it (of a float64, for kernels
-    that take numbers as `nodes.Number`s). Nothing can be said of it before."""
+    the same bits, which is how a kernel is given it, unless `device_value` is an expression for it
+    (of a float64, for kernels that take numbers as `nodes.Number`s). Nothing can be said of it before."""
 
-    __slots__ = ("bits", "name", "told")
+    __slots__ = ("bits", "device_value", "name")
 
-    def __init__(self, name: str, bits: Size, told: Any = None) -> None:
+    def __init__(self, name: str, bits: Size, device_value: Any = None) -> None:
         self.name = name
         self.bits = bits
-        self.told = told
+        self.device_value = device_value
 
     def __repr__(self) -> str:
         return self.name
@@ -347,7 +347,7 @@ _TO_THE_END = 1 << 62
 
 def begin_of_slice(start: Any, end: Any, step: int, size: Any, length: Any) -> Any:
     """Where a slice that is so long begins. Undecided where it may be before the first element, or not,
-    or where only tensors' values tell whether it is behind the last."""
+    or where only tensors' values tell whether it is after the last."""
     start = 0 if start is None else start
     if isinstance(start, int) and isinstance(size, int):
         return min(max(start + size if start < 0 else start, 0), size)

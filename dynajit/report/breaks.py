@@ -64,7 +64,7 @@ OP_RAISES = _kind(
 MAY_RAISE = _kind(
     "operation-may-raise",
     "the operation may raise when it runs, a block of the program's would see it, and tensors were written before",
-    "write the tensors behind the operation, or take it out of the `try` or `with` block",
+    "write the tensors after the operation, or take it out of the `try` or `with` block",
 )
 RAISES = _kind(
     "exception",

@@ -2,8 +2,8 @@
 
 In: `write("guards.txt", text)` from anywhere while a frame is compiled. Out: a file in that compile's own folder,
 `<config.debug_dir>/run_<time>_<process>/<frame>_<variant>_<function>/`. Off, `write` does nothing; ask `enabled()`
-before building a long text. A folder that can't be written is told once, and the program goes on. One more file: a call
-of `write` and its line in `FILES`.
+before building a long text. A folder that can't be written is reported once, and the program continues.
+One more file: a call of `write` and its line in `FILES`.
 """
 
 import json

@@ -1,7 +1,7 @@
 """An fx graph as a picture.
 
 In: a `torch.fx.Graph`. Out: SVG text: operations in layers (each below all that it reads), lines for what flows.
-Graphs beyond `LIMIT` nodes are not drawn, since nobody can read them; their code stands beside.
+Graphs beyond `LIMIT` nodes are not drawn, since they are too large to read; their code is beside.
 """
 
 from __future__ import annotations

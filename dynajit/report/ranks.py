@@ -27,7 +27,7 @@ from dynajit.report.records import CompileRecord
 
 _KEY = "dynajit/ranks"
 _RECENT = 8  # compiles that are told
-_MOST_TOLD = 16  # exceptions that are left in the store: a program may raise as it pleases
+_MAX_REPORTED = 16  # exceptions that are left in the store: a program may raise as it pleases
 _PATIENCE_S, _PERIOD_S = 2.0, 0.1  # for what others leave, once a collective has failed here
 _ONE_FAILURE_S = 60.0  # failures of so many seconds are told once
 _OURS = ("/dynajit/", "/torch/")
@@ -68,7 +68,7 @@ def failed(error: BaseException) -> None:
     said = {"raised": f"{text}, {_place(error)}"}
     if not _is_of_collective(error):
         _told += 1
-        if _told <= _MOST_TOLD:
+        if _told <= _MAX_REPORTED:
             _bounded(lambda: _leave(said))
         return
     _bounded(lambda: _report(*job, said))

@@ -39,7 +39,7 @@ from dynajit.locks import process_lock
 from dynajit.op_facts import facts, written_arguments
 from dynajit.process_state import changed
 from dynajit.report import costs
-from dynajit.torch_compat import copy_uncounted
+from dynajit.torch_compat import copy_version_exempt
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -95,7 +95,7 @@ def obstacle(plan: Plan) -> str:
 
 def _recorded_operator(step: ExternStep) -> torch._ops.OpOverload | None:
     """What the call launches; None if it may do more than that, which a replay would not repeat."""
-    if step.target is copy_uncounted:  # a replay tells autograd of nothing
+    if step.target is copy_version_exempt:  # a replay tells autograd of nothing
         return torch.ops.aten.copy_.default
     return step.target if isinstance(step.target, torch._ops.OpOverload) else None
 

@@ -54,7 +54,7 @@ class RemoteServer(Protocol):
 
 
 def connect(url: str) -> RemoteServer:
-    """The server behind the URL; nothing is asked of it yet. Raises RemoteUnavailable."""
+    """The server at the URL; nothing is asked of it yet. Raises RemoteUnavailable."""
     scheme = url.partition("://")[0] if "://" in url else "file"
     if scheme == GROUP:
         return GroupServer()

@@ -28,7 +28,7 @@ from dynajit.runtime import compile_once, remote_cache
 _FORMAT = "v1"
 _STALE_S = 3600  # a temporary folder older than this has lost its process
 _PUTS_PER_SWEEP = 64
-_LEAST_FREE = 1 << 20  # bytes, with which compilers have room for what they write in between
+_MIN_FREE = 1 << 20  # bytes, with which compilers have room for what they write in between
 
 
 class ArtifactStore:
@@ -206,7 +206,7 @@ def _put(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
     """Into the store, or into a folder of this process's where that can't be written. Raises OSError."""
     store = find()
     try:
-        if shutil.disk_usage(store.root.parent).free < _LEAST_FREE:
+        if shutil.disk_usage(store.root.parent).free < _MIN_FREE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return store.put(key, suffix, make)
     except OSError as error:
@@ -247,7 +247,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def _open_temporary(why: str, limit_mb: int) -> ArtifactStore:
-    # Cached, so that each reason is told once.
+    # Cached, so that each reason is reported once.
     folder = Path(_temporary_folder().name)
     warnings.warn(f"dynajit: {why}. Kernels of this process are kept in {folder} and lost with it", stacklevel=2)
     return ArtifactStore(folder, limit_mb << 20)

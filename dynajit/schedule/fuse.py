@@ -64,13 +64,13 @@ TINY = 4096
 SIBLINGS_BACK = 32
 
 # So many results of calls, each of so many bytes or more, are added up at a time.
-MOST_SUMMED, LEAST_SUMMED = 4, 1 << 14
+SUMMED_AT_ONCE, MIN_SUMMED_BYTES = 4, 1 << 14
 
 # These are kernels of their own, with what is inlined in them.
 ALONE = (Scan, Scatter)
 
 # So many kernels that are alike may be steps of a loop.
-FEWEST_STEPS = 4
+MIN_STEPS = 4
 
 # Which tensor is read, and where; None: anywhere.
 Reading = tuple[Tensor, tuple[Index, ...] | None]
@@ -354,7 +354,7 @@ class _Fusion:
             return False
         calls = {tensor for tensor, _ in self.reads[item] if isinstance(self.unit_of.get(tensor), Call)}
         dying = [tensor for tensor in calls if tensor.shape == item.shape and len(self.readers[tensor]) == 1]
-        if len(dying) < MOST_SUMMED or item.nbytes < LEAST_SUMMED:
+        if len(dying) < SUMMED_AT_ONCE or item.nbytes < MIN_SUMMED_BYTES:
             return False
         self.apart.add(item)
         return True
@@ -584,7 +584,7 @@ class _Fusion:
                 members = ((type(m), m.shape, m.dtype, self.length[m], m in unit.rows) for m in unit.members)
                 alike[unit.shape, unit.outer, tuple(members)].append(unit)
         for groups in alike.values():
-            if len(groups) >= FEWEST_STEPS:
+            if len(groups) >= MIN_STEPS:
                 read = [{tensor for member in group.members for tensor, _ in self.reads[member]} for group in groups]
                 times = Counter(itertools.chain.from_iterable(read))
                 for group, own in zip(groups, read, strict=True):

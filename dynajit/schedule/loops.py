@@ -73,7 +73,7 @@ LIGHT_ROW, LIGHT_COST = 24, 8
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
 # Where memory that is handed on in part begins: at multiples of so many bytes. Of less than this none is.
-PART_BYTES, LEAST_BYTES = 16, 256
+PART_BYTES, MIN_BYTES = 16, 256
 
 
 class Load(Scalar):
@@ -552,7 +552,7 @@ class _Draft:
                 continue
             unit = max(1, PART_BYTES // tensor.dtype.itemsize)
             start = least // unit * unit
-            if start > 0 and length * tensor.dtype.itemsize > LEAST_BYTES:
+            if start > 0 and length * tensor.dtype.itemsize > MIN_BYTES:
                 device = tensor.device if isinstance(tensor, Source) else torch.device(self.target.name)
                 shape = (length - start,)
                 name = f"{tensor.name}_from{start}"

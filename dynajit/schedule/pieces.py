@@ -14,7 +14,7 @@ from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Scalar, S
 
 # A loop that is cut for each piece has none that is shorter, and no more pieces.
 SHORTEST_LOOP = 16
-MOST_PIECES = 4
+MAX_PIECES = 4
 
 
 Reads = tuple[tuple[Tensor, tuple[Index, ...] | None], ...]
@@ -58,7 +58,7 @@ def _in_one_piece(read: Read, nodes: Sequence[Scalar], reader: Tensor) -> bool:
     """Is each element that is read there read once, in one of a few pieces along one axis?"""
     guards = [node for node in nodes if isinstance(node, Op) and node.name == "guard"]
     asked = {axis for guard in guards for axis in _asked(guard.arguments[0])}
-    if len(guards) >= MOST_PIECES or len(asked) != 1 or None in asked:
+    if len(guards) >= MAX_PIECES or len(asked) != 1 or None in asked:
         return False
     # along an axis of pieces that are one long each, as of a stack, there is one place for it
     ones = {axis for axis in asked if axis is not None and axis.size == len(guards) + 1}

@@ -16,7 +16,7 @@ from dynajit.schedule.fuse import Call, Reading, Unit, made_by, read_by
 # Calls that do nothing but compute, by the names of their operators.
 _PURE = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "cat", "clone"))
 # Less than this is not worth an order other than the graph's.
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 
 
 def sink_units(
@@ -39,12 +39,12 @@ def sink_units(
         place, read = 0, read_by(unit, reads)
         stays = not _may_move(unit, fixed - own) or not waited_for.isdisjoint(made_by(unit))
         made = 0 if stays else sum(tensor.nbytes for tensor in made_by(unit))
-        if made > LEAST_BYTES:
+        if made > MIN_BYTES:
             last = _last_place(later, following.get(unit, set()))
             # What it reads lives until then. Where others read it in between, that counts for what only the caller
             # needs: a gradient, which is in nobody's way until the peak is over.
             held = read - bases if last == len(later) else read - read_later
-            if made > sum(tensor.nbytes for tensor in held) + LEAST_BYTES:
+            if made > sum(tensor.nbytes for tensor in held) + MIN_BYTES:
                 place = last
         later.insert(place, unit)
         read_later |= read

@@ -36,7 +36,7 @@ from dynajit.schedule.pieces import step
 from dynajit.schedule.target import KernelTarget
 
 # So many times as large as all that it is made of, where it is not read as it lies; less in bytes stays in a cache.
-SPREAD, LEAST_BYTES = 2, 1 << 16
+SPREAD, MIN_BYTES = 2, 1 << 16
 # What may be done in all for each element by those who have it from nobody then.
 COST = 16
 # Of the memory in use at once, this part is worth it.
@@ -90,7 +90,7 @@ class _Spread:
         found: set[Tensor] = set()
         for group in self.groups:
             for tensor in group.stored:
-                if tensor not in self.schedule.needed and tensor.nbytes >= LEAST_BYTES:
+                if tensor not in self.schedule.needed and tensor.nbytes >= MIN_BYTES:
                     own = set(self._registers(tensor, group))
                     if self._better_computed(tensor, own, group):
                         found |= own
@@ -105,7 +105,7 @@ class _Spread:
         sources = {source for each in own for source, _ in self.schedule.reads[each]} - own
         cost = sum(map(self._cost, own))
         # what moves elements, or is read side by side, is made of as many
-        alike = not cost or all(self._side_by_side(reader, own) for _, reader in readers)
+        alike = not cost or all(self._reads_contiguously(reader, own) for _, reader in readers)
         spread = 1 if alike else SPREAD
         return (
             sources.isdisjoint(self.written)
@@ -114,7 +114,7 @@ class _Spread:
             and not any(hint_of(math.prod(domain_of(reader))) > hint_of(tensor.numel) for _, reader in readers)
         )
 
-    def _side_by_side(self, reader: Tensor, own: Set[Tensor]) -> bool:
+    def _reads_contiguously(self, reader: Tensor, own: Set[Tensor]) -> bool:
         """Does it read what lies side by side, one after the other?"""
         if isinstance(reader, Scatter):
             places = reader.inner

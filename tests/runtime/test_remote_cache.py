@@ -370,7 +370,7 @@ def test_what_is_too_large_stays_here(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_full_cache_folder_takes_the_entry_from_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, key = str(tmp_path / "shared"), "f0" * 32  # the folder that is used instead is the process's
     Machine(tmp_path / "a", shared).get(key)
-    monkeypatch.setattr(store, "_LEAST_FREE", 1 << 60)
+    monkeypatch.setattr(store, "_MIN_FREE", 1 << 60)
     second = Machine(tmp_path / "b", shared)
     with pytest.warns(UserWarning, match="No space left on device"):
         assert second.get(key) == CONTENTS

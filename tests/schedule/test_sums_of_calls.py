@@ -37,4 +37,4 @@ def test_a_few_at_a_time(function: object) -> None:
     compiled(x, w)
     compiled(x, w)
     saved = STEPS if function is weight_gradient else 0
-    assert most_in_use(compiled, x, w) < (saved + fuse.MOST_SUMMED + 4) * w.nbytes
+    assert most_in_use(compiled, x, w) < (saved + fuse.SUMMED_AT_ONCE + 4) * w.nbytes

@@ -38,10 +38,10 @@ COPY, ACROSS, ROWS = 2.0, 0.5, 3.0
 # The largest weight that a CPU reorders for a convolution, in sizes of what that is given and gives.
 MAX_WEIGHT = 2
 # The fewest channels, of what is given or made, that a GPU's convolution takes channels last for.
-FEWEST_CHANNELS = 16
+MIN_CHANNELS = 16
 # The fewest of a float32 image that a convolution is faster for with them last (patches of pictures: 0.6 to 1.0 times
 # as fast on an H100, and rounded to TF32, which cuDNN does not do with the order that they have).
-FEWEST_FLOAT32 = 4
+MIN_FLOAT32_CHANNELS = 4
 # By type of device: how many dimensions convolutions have that want their channels last, and whether they do in
 # training, too: on GPUs steps of classifiers take 0.56 to 0.98 of the time (`benchmarks/results/zoo_sized.md`).
 RANKS = {"cpu": (4,), "cuda": (4,)}
@@ -102,7 +102,7 @@ def with_layouts(gm: GraphModule, training: bool = False) -> GraphModule:
         return gm
     if not changed:
         return gm
-    logs.emit("aot_graphs", "\n".join(rewrite.told()))
+    logs.emit("aot_graphs", "\n".join(rewrite.log_lines()))
     return made
 
 
@@ -222,14 +222,14 @@ def _is_of_images(node: Node, training: bool) -> bool:
     # Depthwise ones have a kernel of their own, but for images smaller than theirs: one launch for each channel.
     whole = all(size >= kernel for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True))
     grouped = groups != 1 and not (weight.shape[1] == 1 and whole)
-    enough = max(weight.shape[:2]) >= FEWEST_CHANNELS
+    enough = max(weight.shape[:2]) >= MIN_CHANNELS
     return bool(torch.backends.cudnn.enabled and fast and not grouped and enough)
 
 
 def _is_narrow(node: Node) -> bool:
     """Whether a GPU's convolution gains nothing by channels last, alone."""
     images = value_of(_images(node)[-1])
-    return images.dtype is torch.float32 and images.shape[1] < FEWEST_FLOAT32
+    return images.dtype is torch.float32 and images.shape[1] < MIN_FLOAT32_CHANNELS
 
 
 def _pays_on_cpu(node: Node) -> bool:
@@ -389,7 +389,7 @@ class _Rewrite:
                     self._replace(node, order_of(self.changed[node]), "its views are results")
         return bool(self.made or self.lines)
 
-    def told(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """Lines for the log."""
         moved = sum(2 * _bytes(copy.meta["val"]) for copy in self.made.values())
         head = f"layouts: {len(self.convolutions)} convolutions with channels last; {len(self.made)} copies of "

@@ -30,7 +30,7 @@ _BATCH_NORMS = {
 
 def marking_version_exempt(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
-    into = _uncounted(gm)
+    into = _version_exempt(gm)
     places = [place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into]
     return marking(places, compile_fn)
 
@@ -52,7 +52,7 @@ def marking(version_exempt: Collection[int], compile_fn: Callable[..., Any]) -> 
     return compile_marked
 
 
-def _uncounted(gm: torch.fx.GraphModule) -> set[int | None]:
+def _version_exempt(gm: torch.fx.GraphModule) -> set[int | None]:
     """The memory of the inputs whose writes are not counted, any of them."""
     data = {memory(node) for node in gm.graph.nodes if gives_data(node)}
     statistics = {

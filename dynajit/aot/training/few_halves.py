@@ -31,7 +31,7 @@ from dynajit.nested import map_leaves, tensors_in
 
 # The first layer differs, as may the last; a half's periods may begin anywhere in a layer; three are found.
 KEPT = 5
-_FEWEST = KEPT + 2
+_MIN_LAYERS = KEPT + 2
 Key = tuple[str, Any]  # values alike, one of each layer
 Place = tuple[Key, int]  # one of several values alike: which values, and the layer whose it is
 # an input of a half of the whole: what has its name and value; in the short graph, unless that has it not, or it is one
@@ -122,7 +122,7 @@ def _rows(joint: GraphModule) -> tuple[list[Node], list[Node]] | None:
     """The forward and the backward calls, in order; None where they are few, or do not follow each other."""
     calls, backward = _calls(joint, FORWARD), _calls(joint, BACKWARD)
     count = len(calls)
-    if count < _FEWEST or sorted(calls) != [*range(count)] or sorted(backward) != sorted(calls):
+    if count < _MIN_LAYERS or sorted(calls) != [*range(count)] or sorted(backward) != sorted(calls):
         return None
     order = {node: at for at, node in enumerate(joint.graph.nodes)}
     ahead = [calls[at] for at in range(count)]

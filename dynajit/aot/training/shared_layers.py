@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
-from dynajit.aot.layers import FEWEST_LAYERS, Layer, Layers, equal_layers, items_of
+from dynajit.aot.layers import MIN_LAYERS, Layer, Layers, equal_layers, items_of
 from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
 from dynajit.nested import map_leaves
@@ -202,7 +202,7 @@ class SharedLayers:
         """The same with some layers as they are. Raises NotShared where few are left."""
         rest = copy.copy(self)
         layers = [layer for at, layer in enumerate(self.found.layers) if at not in odd]
-        if len(layers) < FEWEST_LAYERS:
+        if len(layers) < MIN_LAYERS:
             raise NotShared("most layers' results have gradients of other kinds")
         rest.found, rest.odd = Layers(layers, self.found.results), {}
         rest.module = rest._with_calls(self.gm)

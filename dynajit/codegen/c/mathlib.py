@@ -24,7 +24,7 @@ PRELUDE = """\
 #else
 #define WIDE
 #endif
-/* How far a loop goes that leaves out lanes: what it does is behind a test. */
+/* How far a loop goes that leaves out lanes: what it does is under a test. */
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define PADDED(count, filled) (filled)
 #else

@@ -2,7 +2,7 @@
 than all whole vectors where functions are computed; processors that can leave out lanes need one vector more.
 
 In:  what is computed in a loop along an axis, and how many elements it has.
-Out: `filled`: how many elements it is to be written for, each behind a test of its number (`PADDED` in `mathlib`).
+Out: `filled`: how many elements it is to be written for, each under a test of its number (`PADDED` in `mathlib`).
 Measured with gcc 12 on AVX-512: rows of 20 to 100 elements take 0.5 to 0.9 of the time. One element that is left over
 is cheaper by itself, and so are half a vector of them and rows of less than a vector that are added up.
 """
@@ -21,7 +21,7 @@ from dynajit.schedule.loops import Load
 
 # Elements of a vector, and of a loop from which on what is left over is little.
 VECTOR = 16
-LONGEST = 7 * VECTOR
+MAX_LENGTH = 7 * VECTOR
 # These are no arithmetic of lanes.
 _ELSEWHERE = frozenset({*CHECKS, "fetch", "guard"})
 
@@ -37,7 +37,7 @@ def filled(
 ) -> int:
     """`count`, or that many elements if lanes that are left out pay: `stores` are the places that are written."""
     left = count % VECTOR
-    if not 5 <= count <= LONGEST or left in (0, 1) or (count < VECTOR if reduces else left == VECTOR // 2):
+    if not 5 <= count <= MAX_LENGTH or left in (0, 1) or (count < VECTOR if reduces else left == VECTOR // 2):
         return count
     nodes = {node for value in values for node in scalars_in(value)}
     functions = [node for node in nodes if isinstance(node, Op) and OPS[node.name].helper and last in needs(node)]

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 # program's.
 ROWS = 16
 # Keys that a program multiplies with in one step, the widest head, and the fewest keys for which this is worth it.
-STEP, WIDEST, FEW_KEYS = 64, 256, 128
+STEP, MAX_WIDTH, FEW_KEYS = 64, 256, 128
 # Heads of keys from which on the library's kernel fills the GPU too, and is a tenth faster.
 MANY_HEADS = 2 * MULTIPROCESSORS
 _INT32 = 1 << 31
@@ -123,7 +123,7 @@ def _attention_of(extern: Extern, read: frozenset[Tensor]) -> _Attention | None:
         and value.shape[:3] == key.shape[:3]
         and heads % shared == 0
         and heads // shared * rows <= ROWS
-        and max(width, value.shape[3]) <= WIDEST
+        and max(width, value.shape[3]) <= MAX_WIDTH
         and key.shape[2] >= FEW_KEYS
         and {operand.stride[3] for operand in (query, key, value) if operand.shape[3] > 1} <= {1}
         and all(operand.tensor.numel + sum(operand.tensor.stride) < _INT32 for operand in used)

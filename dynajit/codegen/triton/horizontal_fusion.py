@@ -18,7 +18,7 @@ LARGE = 16 << 20
 # A kernel that moves no more than this may run with more warps than it was cut for.
 TINY = 1 << 20
 # Text of a launch, for the time to compile it.
-LONGEST = 12_000
+MAX_TEXT = 12_000
 MAX_PARTS = 6
 
 _START = "@triton.jit\n"
@@ -41,7 +41,7 @@ class _Launch:
             or not all(text.lstrip().startswith(_START) for text in texts)
         ):
             return False
-        if min(size, sum(self.sizes)) > LARGE or sum(map(len, texts)) > LONGEST:
+        if min(size, sum(self.sizes)) > LARGE or sum(map(len, texts)) > MAX_TEXT:
             return False
         warps = self.parts[0][0].warps
         if kernel.warps != warps and not (kernel.warps < warps and size <= TINY):
