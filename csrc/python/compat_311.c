@@ -11,48 +11,17 @@
 #include <internal/pycore_object.h>
 
 #define DJ_CALLER_CLEARS_FRAMES
+#define DJ_CODE_FIELD f_code
+#define DJ_FUNCTION_FIELD f_func
+#define DJ_INSTRUCTION_FIELD prev_instr
+#define DJ_START(code) (_PyCode_CODE(code) - 1)
+#define DJ_FRAME_SIZE(code) (FRAME_SPECIALS_SIZE + (code)->co_nlocalsplus + (code)->co_stacksize)
 #include "python/compat_frame.h"
 #include "python/compat_shared.h"
 
 int dj_compat_init(void)
 {
     return 0;
-}
-
-static PyCodeObject *code_of(const Frame *frame)
-{
-    return frame->f_code;
-}
-
-static void set_code(Frame *frame, PyCodeObject *code)
-{
-    Py_SETREF(frame->f_code, (PyCodeObject *)Py_NewRef((PyObject *)code));
-}
-
-static PyFunctionObject *function_of(const Frame *frame)
-{
-    return frame->f_func;
-}
-
-static void set_function(Frame *frame, PyFunctionObject *function)
-{
-    Py_SETREF(frame->f_func, (PyFunctionObject *)Py_NewRef((PyObject *)function));
-}
-
-static int frame_size(const PyCodeObject *code)
-{
-    return FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
-}
-
-static bool is_at_start(const Frame *frame, PyCodeObject *code)
-{
-    return frame->prev_instr == _PyCode_CODE(code) - 1;
-}
-
-static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
-{
-    frame->prev_instr = _PyCode_CODE(code) - 1;
-    frame->stacktop = slots;
 }
 
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)

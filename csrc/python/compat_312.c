@@ -10,44 +10,12 @@
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
 
+#define DJ_CODE_FIELD f_code
+#define DJ_FUNCTION_FIELD f_funcobj
+#define DJ_INSTRUCTION_FIELD prev_instr
+#define DJ_START(code) (_PyCode_CODE(code) - 1)
 #include "python/compat_frame.h"
 #include "python/compat_shared.h"
-
-static PyCodeObject *code_of(const Frame *frame)
-{
-    return frame->f_code;
-}
-
-static void set_code(Frame *frame, PyCodeObject *code)
-{
-    Py_SETREF(frame->f_code, (PyCodeObject *)Py_NewRef((PyObject *)code));
-}
-
-static PyFunctionObject *function_of(const Frame *frame)
-{
-    return (PyFunctionObject *)frame->f_funcobj;
-}
-
-static void set_function(Frame *frame, PyFunctionObject *function)
-{
-    Py_SETREF(frame->f_funcobj, Py_NewRef((PyObject *)function));
-}
-
-static int frame_size(const PyCodeObject *code)
-{
-    return code->co_framesize;
-}
-
-static bool is_at_start(const Frame *frame, PyCodeObject *code)
-{
-    return frame->prev_instr == _PyCode_CODE(code) - 1;
-}
-
-static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
-{
-    frame->prev_instr = _PyCode_CODE(code) - 1;
-    frame->stacktop = slots;
-}
 
 static PyDictValues *values_beside(PyObject *object)
 {

@@ -15,43 +15,11 @@
 #include <internal/pycore_code.h>
 #pragma GCC diagnostic pop
 
+#define DJ_CODE_FIELD f_executable
+#define DJ_FUNCTION_FIELD f_funcobj
+#define DJ_INSTRUCTION_FIELD instr_ptr
+#define DJ_START(code) _PyCode_CODE(code)
 #include "python/compat_frame.h"
-
-static PyCodeObject *code_of(const Frame *frame)
-{
-    return _PyFrame_GetCode((Frame *)frame);
-}
-
-static void set_code(Frame *frame, PyCodeObject *code)
-{
-    Py_SETREF(frame->f_executable, Py_NewRef((PyObject *)code));
-}
-
-static PyFunctionObject *function_of(const Frame *frame)
-{
-    return (PyFunctionObject *)frame->f_funcobj;
-}
-
-static void set_function(Frame *frame, PyFunctionObject *function)
-{
-    Py_SETREF(frame->f_funcobj, Py_NewRef((PyObject *)function));
-}
-
-static int frame_size(const PyCodeObject *code)
-{
-    return code->co_framesize;
-}
-
-static bool is_at_start(const Frame *frame, PyCodeObject *code)
-{
-    return frame->instr_ptr == _PyCode_CODE(code);
-}
-
-static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
-{
-    frame->instr_ptr = _PyCode_CODE(code);
-    frame->stacktop = slots;
-}
 
 bool dj_few_c_calls_left(const PyThreadState *tstate)
 {

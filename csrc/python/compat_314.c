@@ -18,6 +18,8 @@
 #pragma GCC diagnostic pop
 
 #define DJ_TAGGED_SLOTS
+#define DJ_INSTRUCTION_FIELD instr_ptr
+#define DJ_START(code) _PyCode_CODE(code)
 #include "python/compat_frame.h"
 
 static void set_slot(_PyStackRef *slot, _PyStackRef now)
@@ -45,16 +47,6 @@ static PyFunctionObject *function_of(const Frame *frame)
 static void set_function(Frame *frame, PyFunctionObject *function)
 {
     set_slot(&frame->f_funcobj, PyStackRef_FromPyObjectNew(function));
-}
-
-static int frame_size(const PyCodeObject *code)
-{
-    return code->co_framesize;
-}
-
-static bool is_at_start(const Frame *frame, PyCodeObject *code)
-{
-    return frame->instr_ptr == _PyCode_CODE(code);
 }
 
 static void go_to_start(Frame *frame, PyCodeObject *code, int slots)

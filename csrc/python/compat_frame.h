@@ -1,7 +1,8 @@
 /* What is done the same to every release's frames, over what its compat file says of where a frame keeps what.
  *
- * In:  the including file's functions below; DJ_TAGGED_SLOTS if a frame's slots are no plain pointers;
- * DJ_CALLER_CLEARS_FRAMES if not the evaluator but its caller clears frames. Out: `dj_frame_is_fresh_call`,
+ * In:  DJ_INSTRUCTION_FIELD, and DJ_START(code), what is there at a call's start; DJ_FRAME_SIZE(code), if it is no field of
+ * the code; DJ_CODE_FIELD and DJ_FUNCTION_FIELD, or, if a frame's slots are no plain pointers, DJ_TAGGED_SLOTS and the
+ * functions below; DJ_CALLER_CLEARS_FRAMES if not the evaluator but its caller clears frames. Out: `dj_frame_is_fresh_call`,
  * `dj_frame_code`, `dj_frame_function`, `dj_frame_globals`, `dj_frame_become`, and where the including file does not have
  * them `dj_frame_params` and `dj_frame_finish`. Included by one compat file of a build, after CPython's own headers. */
 #ifndef DYNAJIT_COMPAT_FRAME_H
@@ -9,21 +10,48 @@
 
 #include "python/compat.h"
 
+#ifndef DJ_FRAME_SIZE /* how many pointers' room a frame takes */
+#define DJ_FRAME_SIZE(code) ((code)->co_framesize)
+#endif
+
+#ifdef DJ_TAGGED_SLOTS
 static PyCodeObject *code_of(const Frame *frame);
 static PyFunctionObject *function_of(const Frame *frame);
 /* Give a frame other code, or another function, and let go of what it had. */
 static void set_code(Frame *frame, PyCodeObject *code);
 static void set_function(Frame *frame, PyFunctionObject *function);
-/* How many pointers' room a frame of this code takes. */
-static int frame_size(const PyCodeObject *code);
-static bool is_at_start(const Frame *frame, PyCodeObject *code);
 /* To the code's first instruction, with so many slots in use. */
 static void go_to_start(Frame *frame, PyCodeObject *code, int slots);
-#ifdef DJ_TAGGED_SLOTS
 /* Fill a slot that holds nothing; steals the object, which may be NULL. */
 static void fill_slot(Frame *frame, Py_ssize_t at, PyObject *object);
 static void clear_slot(Frame *frame, Py_ssize_t at);
 #else
+static PyCodeObject *code_of(const Frame *frame)
+{
+    return (PyCodeObject *)frame->DJ_CODE_FIELD;
+}
+
+static PyFunctionObject *function_of(const Frame *frame)
+{
+    return (PyFunctionObject *)frame->DJ_FUNCTION_FIELD;
+}
+
+static void set_code(Frame *frame, PyCodeObject *code)
+{
+    Py_SETREF(frame->DJ_CODE_FIELD, (void *)Py_NewRef((PyObject *)code));
+}
+
+static void set_function(Frame *frame, PyFunctionObject *function)
+{
+    Py_SETREF(frame->DJ_FUNCTION_FIELD, (void *)Py_NewRef((PyObject *)function));
+}
+
+static void go_to_start(Frame *frame, PyCodeObject *code, int slots)
+{
+    frame->DJ_INSTRUCTION_FIELD = DJ_START(code);
+    frame->stacktop = slots;
+}
+
 static void fill_slot(Frame *frame, Py_ssize_t at, PyObject *object)
 {
     frame->localsplus[at] = object;
@@ -46,7 +74,7 @@ bool dj_frame_is_fresh_call(Frame *frame)
         return false;
     }
     PyCodeObject *code = code_of(frame);
-    return (code->co_flags & (wanted | generators)) == wanted && is_at_start(frame, code);
+    return (code->co_flags & (wanted | generators)) == wanted && frame->DJ_INSTRUCTION_FIELD == DJ_START(code);
 }
 
 PyCodeObject *dj_frame_code(Frame *frame)
@@ -79,7 +107,7 @@ bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *func
                      PyObject *const *cells, Py_ssize_t n_cells)
 {
     PyCodeObject *new_code = (PyCodeObject *)function->func_code;
-    if (!resize_top_frame(tstate, frame, frame_size(code_of(frame)), frame_size(new_code))) {
+    if (!resize_top_frame(tstate, frame, DJ_FRAME_SIZE(code_of(frame)), DJ_FRAME_SIZE(new_code))) {
         return false;
     }
     Py_ssize_t n = n_params;
