@@ -235,7 +235,7 @@ class TrainingCall:
         partial: Mapping[bytes, Callable[..., Any] | None] | None = None,
         reaches: Sequence[Sequence[bool]] = (),
         saving: Sequence[tuple[Sequence[bool], ...]] = (),
-        watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
+        checks: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
         draws: bool = False,
         written: Sequence[int] = (),
         updated: Sequence[int] = (),

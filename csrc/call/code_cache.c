@@ -73,10 +73,7 @@ static PyType_Slot variant_slots[] = {
     {Py_tp_doc,
      "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>, asked_last=False)\n--\n\n"
      "One compiled form of a code object: what must hold, and what to run then."},
-    {Py_tp_new, variant_new},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, variant_traverse},
-    {Py_tp_clear, variant_clear},
+    DJ_COLLECTED_SLOTS(variant, variant_new, dj_dealloc),
     {Py_tp_members, variant_members},
     {0, NULL},
 };
@@ -236,19 +233,18 @@ PyObject *dj_misses_as_list(const MissList *misses)
 
 /* ---- Python ---- */
 
-static PyCodeObject *code_argument(PyObject *object)
+static bool is_code(PyObject *object)
 {
     if (!PyCode_Check(object)) {
         PyErr_Format(PyExc_TypeError, "a code object is needed, not %.200s", Py_TYPE(object)->tp_name);
-        return NULL;
+        return false;
     }
-    return (PyCodeObject *)object;
+    return true;
 }
 
 static PyObject *mark(PyObject *object, unsigned flags)
 {
-    PyCodeObject *code = code_argument(object);
-    if (code == NULL || dj_code_mark(code, flags) < 0) {
+    if (!is_code(object) || dj_code_mark((PyCodeObject *)object, flags) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -265,49 +261,41 @@ MARKING(mark_skip, DJ_SKIP)
 MARKING(mark_ours, DJ_OURS)
 MARKING(mark_run_only, DJ_RUN_ONLY)
 
-static PyObject *code_flags(PyObject *module, PyObject *object)
-{
-    (void)module;
-    PyCodeObject *code = code_argument(object);
-    if (code == NULL) {
-        return NULL;
+/* A function of the module that is given a code object, and answers from its state, which is NULL where there is none. */
+#define OF_STATE(name, answer)                                                             \
+    static PyObject *name(PyObject *module, PyObject *object)                              \
+    {                                                                                      \
+        (void)module;                                                                      \
+        return is_code(object) ? answer(dj_code_state((PyCodeObject *)object)) : NULL;     \
     }
-    CodeState *state = dj_code_state(code);
+
+static PyObject *flags_of(const CodeState *state)
+{
     return PyLong_FromUnsignedLong(state != NULL ? state->flags : 0);
 }
 
-static PyObject *variants(PyObject *module, PyObject *object)
+static PyObject *variants_of(const CodeState *state)
 {
-    (void)module;
-    PyCodeObject *code = code_argument(object);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState *state = dj_code_state(code);
     Py_ssize_t count = state != NULL ? state->count : 0;
-    PyObject *list = PyList_New(0);
+    PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        if (PyList_Append(list, (PyObject *)state->variants[i]) < 0) {
-            Py_CLEAR(list);
-        }
+        PyList_SET_ITEM(list, i, Py_NewRef((PyObject *)state->variants[i]));
     }
     return list;
 }
 
-static PyObject *reset_code(PyObject *module, PyObject *object)
+static PyObject *reset(CodeState *state)
 {
-    (void)module;
-    PyCodeObject *code = code_argument(object);
-    if (code == NULL) {
-        return NULL;
-    }
-    CodeState *state = dj_code_state(code);
     if (state != NULL) {
         state->flags &= DJ_OURS;
         drop_variants(state);
     }
     Py_RETURN_NONE;
 }
+
+OF_STATE(code_flags, flags_of)
+OF_STATE(variants, variants_of)
+OF_STATE(reset_code, reset)
 
 static PyObject *add_variant(PyObject *module, PyObject *args)
 {

@@ -344,10 +344,7 @@ static PyMethodDef compiled_methods[] = {
 
 static PyType_Slot compiled_slots[] = {
     {Py_tp_doc, "CompiledFunction(function, callback, config=None, key=<config or callback>, reduce=None)"},
-    {Py_tp_new, compiled_new},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, compiled_traverse},
-    {Py_tp_clear, compiled_clear},
+    DJ_COLLECTED_SLOTS(compiled, compiled_new, dj_dealloc),
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_getattro, compiled_getattro},
     {Py_tp_descr_get, compiled_descr_get},

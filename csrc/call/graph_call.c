@@ -118,10 +118,7 @@ static PyGetSetDef graph_call_getset[] = {
 static PyType_Slot graph_call_slots[] = {
     {Py_tp_doc, "GraphCall(fn, name=None, flat=False)\n--\n\nCalls fn so that no frame hook captures what runs in it; "
                 "profiles show the name. `flat`: fn calls hardly any function written in Python."},
-    {Py_tp_new, graph_call_new},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, graph_call_traverse},
-    {Py_tp_clear, graph_call_clear},
+    DJ_COLLECTED_SLOTS(graph_call, graph_call_new, dj_dealloc),
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_repr, graph_call_repr},
     {Py_tp_members, graph_call_members},

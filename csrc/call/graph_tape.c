@@ -293,10 +293,7 @@ static PyType_Slot tape_slots[] = {
                 "An fx graph that is run step by step. A step: (kind, function or method's name or None, operands, names "
                 "of the last operands, slots to drop, line). Kinds: call, method, tuple, list. An operand is a slot, or "
                 "~place of a constant; step i fills slot n_inputs + i, the last one the result."},
-    {Py_tp_new, tape_new},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, tape_traverse},
-    {Py_tp_clear, tape_clear},
+    DJ_COLLECTED_SLOTS(tape, tape_new, dj_dealloc),
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_repr, tape_repr},
     {Py_tp_members, tape_members},

@@ -161,10 +161,7 @@ PyType_Slot kernel_slots[] = {
     {Py_tp_doc, const_cast<char *>("GpuKernel(cubin, symbol, shared, threads, make_unaligned=None, scratch=0, early=False)\n"
                                    "--\n\nA kernel loaded into the current device's context. `early`: it may start "
                                    "before the kernel before it has ended, for which it waits by itself.")},
-    {Py_tp_new, reinterpret_cast<void *>(kernel_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(kernel_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(kernel_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(kernel_clear)},
+    DJ_COLLECTED_SLOTS(kernel, kernel_new, kernel_dealloc),
     {0, nullptr},
 };
 

@@ -181,29 +181,35 @@ PAYLOAD_OF(weak, PyWeakref_CheckRef, "a weak reference")
 PAYLOAD_OF(tensor_spec, dj_is_tensor_spec, "a TensorSpec")
 PAYLOAD_OF(global_state, dj_is_global_state, "a GlobalState")
 
+/* The numbers of slots in a tuple, to be freed; `reader`, for errors: who reads them. */
+static int *read_slots(PyObject *tuple, Py_ssize_t n_slots, const char *reader)
+{
+    int *slots = PyMem_New(int, PyTuple_GET_SIZE(tuple) + 1);
+    if (slots == NULL) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; slots != NULL && i < PyTuple_GET_SIZE(tuple); i++) {
+        long slot = PyLong_AsLong(PyTuple_GET_ITEM(tuple, i));
+        slots[i] = (int)slot;
+        if (slot < 0 || slot >= n_slots) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_ValueError, "%s reads slot %ld of %zd", reader, slot, n_slots);
+            }
+            PyMem_Free(slots);
+            slots = NULL;
+        }
+    }
+    return slots;
+}
+
 static int payload_slots(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
 {
     if (expect(PyTuple_CheckExact(payload), instruction, payload, "a tuple of slots") < 0) {
         return -1;
     }
     instruction->number = PyTuple_GET_SIZE(payload);
-    instruction->slots = PyMem_New(int, instruction->number + 1);
-    if (instruction->slots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < instruction->number; i++) {
-        long slot = PyLong_AsLong(PyTuple_GET_ITEM(payload, i));
-        if (slot < 0 || slot >= n_slots) {
-            if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "guard instruction %s reads slot %ld of %zd", dj_guard_op_name(instruction->op),
-                             slot, n_slots);
-            }
-            return -1;
-        }
-        instruction->slots[i] = (int)slot;
-    }
-    return 0;
+    instruction->slots = read_slots(payload, n_slots, dj_guard_op_name(instruction->op));
+    return instruction->slots != NULL ? 0 : -1;
 }
 
 /* (callable or words, slots) */
@@ -338,23 +344,9 @@ static int set_globals(GuardProgram *self, PyObject *globals)
 
 static int set_inputs(GuardProgram *self, PyObject *slots)
 {
-    self->inputs = PyMem_New(int, PyTuple_GET_SIZE(slots) + 1);
-    if (self->inputs == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i++) {
-        long slot = PyLong_AsLong(PyTuple_GET_ITEM(slots, i));
-        if (slot < 0 || slot >= self->n_slots) {
-            if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "input %zd is slot %ld of %zd", i, slot, self->n_slots);
-            }
-            return -1;
-        }
-        self->inputs[i] = (int)slot;
-    }
-    self->n_inputs = PyTuple_GET_SIZE(slots);
-    return 0;
+    self->inputs = read_slots(slots, self->n_slots, "inputs");
+    self->n_inputs = self->inputs != NULL ? PyTuple_GET_SIZE(slots) : 0;
+    return self->inputs != NULL ? 0 : -1;
 }
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -471,10 +463,7 @@ static PyType_Slot program_slots[] = {
      "GuardProgram(instructions, n_locals, globals=None, inputs=())\n--\n\n"
      "instructions: list of (name, guard_index, a, b, payload); see csrc/guards/guard_program.c. globals: where GLOBAL looks. "
      "inputs: slots that a variant is handed as a tuple, after the locals."},
-    {Py_tp_new, program_new},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, program_traverse},
-    {Py_tp_clear, program_clear},
+    DJ_COLLECTED_SLOTS(program, program_new, dj_dealloc),
     {Py_tp_methods, program_methods},
     {Py_tp_members, program_members},
     {Py_sq_length, program_length},

@@ -76,11 +76,11 @@ static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
     return Py_NewRef(PyTuple_GET_ITEM(closure, index));
 }
 
-static PyObject *tuple_of_slots(const Instruction *instruction, PyObject *const *slots)
+static PyObject *tuple_of_slots(PyObject *const *slots, const int *wanted, Py_ssize_t n)
 {
-    PyObject *tuple = PyTuple_New(instruction->number);
-    for (Py_ssize_t i = 0; tuple != NULL && i < instruction->number; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[instruction->slots[i]]));
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple != NULL && i < n; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[wanted[i]]));
     }
     return tuple;
 }
@@ -112,7 +112,7 @@ static inline PyObject *access_object(const GuardProgram *self, const Instructio
     case OP_CALL:
         return PyObject_CallOneArg(instruction->payload, base);
     case OP_TOGETHER:
-        return tuple_of_slots(instruction, slots);
+        return tuple_of_slots(slots, instruction->slots, instruction->number);
     case OP_CLOSURE_CELL:
         return closure_cell(base, instruction->number);
     case OP_TENSOR_SIZE:
@@ -139,7 +139,7 @@ static bool predicate_holds(PyObject *predicate, PyObject *value)
 
 static bool predicate_of_many_holds(const Instruction *instruction, PyObject *const *slots)
 {
-    PyObject *arguments = tuple_of_slots(instruction, slots);
+    PyObject *arguments = tuple_of_slots(slots, instruction->slots, instruction->number);
     if (arguments == NULL) {
         return false;
     }
@@ -244,11 +244,7 @@ enum { INLINE_SLOTS = 256 };
 
 PyObject *dj_guard_inputs(const GuardProgram *self, PyObject *const *slots)
 {
-    PyObject *tuple = PyTuple_New(self->n_inputs);
-    for (Py_ssize_t i = 0; tuple != NULL && i < self->n_inputs; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[self->inputs[i]]));
-    }
-    return tuple;
+    return tuple_of_slots(slots, self->inputs, self->n_inputs);
 }
 
 int dj_guard_run(GuardProgram *self, PyObject *const *locals, PyObject **inputs, WhenPassed passed)

@@ -292,10 +292,7 @@ PyType_Slot spec_slots[] = {
                     "TensorSpec(example, sizes=None, strides=None)\n--\n\n"
                     "A tensor's metadata. sizes and strides: None to keep the example's, else a sequence with None where "
                     "the dimension may vary.")},
-    {Py_tp_new, reinterpret_cast<void *>(spec_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(spec_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(spec_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(spec_clear)},
+    DJ_COLLECTED_SLOTS(spec, spec_new, spec_dealloc),
     {Py_tp_getset, spec_getset},
     {Py_tp_methods, spec_methods},
     {0, nullptr},

@@ -763,10 +763,7 @@ PyGetSetDef replay_getset[] = {
 PyType_Slot replay_slots[] = {
     {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated, returns=-1, lends=False)\n--\n\n"
                                    "The plan recorded while the current stream is captured.")},
-    {Py_tp_new, reinterpret_cast<void *>(replay_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(replay_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(replay_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(replay_clear)},
+    DJ_COLLECTED_SLOTS(replay, replay_new, replay_dealloc),
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_methods, replay_methods},
     {Py_tp_members, replay_members},

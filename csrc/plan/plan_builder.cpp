@@ -372,33 +372,44 @@ PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return reinterpret_cast<PyObject *>(self);
 }
 
+/* `apply` to each object that a plan holds, which may be null. */
+template <typename Apply> void for_each_object(const NativePlan &plan, Apply &&apply)
+{
+    for (const auto &[slot, value] : plan.objects) {
+        apply(value);
+    }
+    for (const SymbolSource &symbol : plan.symbols) {
+        apply(symbol.function);
+    }
+    for (const Step &step : plan.steps) {
+        if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
+            apply(kernel->owner);
+        }
+        else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
+            apply(python->function);
+        }
+        else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
+            apply(function->owner);
+            apply(function->refused);
+        }
+    }
+    for (const Output &output : plan.outputs) {
+        apply(output.object);
+    }
+}
+
 int executor_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
     ExecutorObject *self = reinterpret_cast<ExecutorObject *>(object);
     Py_VISIT(self->dict);
-    if (self->plan == nullptr) {
-        return 0;
+    int stopped = 0;
+    if (self->plan != nullptr) {
+        for_each_object(*self->plan, [&](PyObject *held) {
+            stopped = stopped == 0 && held != nullptr ? visit(held, arg) : stopped;
+        });
     }
-    for (const auto &[slot, value] : self->plan->objects) {
-        Py_VISIT(value);
-    }
-    for (const SymbolSource &symbol : self->plan->symbols) {
-        Py_VISIT(symbol.function);
-    }
-    for (const Step &step : self->plan->steps) {
-        if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
-            Py_VISIT(kernel->owner);
-        }
-        else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
-            Py_VISIT(python->function);
-        }
-        else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
-            Py_VISIT(function->owner);
-            Py_VISIT(function->refused);
-        }
-    }
-    return 0;
+    return stopped;
 }
 
 int executor_clear(PyObject *object)
@@ -407,31 +418,10 @@ int executor_clear(PyObject *object)
     Py_CLEAR(self->dict);
     NativePlan *plan = self->plan;
     self->plan = nullptr;
-    if (plan == nullptr) {
-        return 0;
+    if (plan != nullptr) {
+        for_each_object(*plan, [](PyObject *held) { Py_XDECREF(held); });
+        delete plan;
     }
-    for (const auto &[slot, value] : plan->objects) {
-        Py_DECREF(value);
-    }
-    for (const SymbolSource &symbol : plan->symbols) {
-        Py_XDECREF(symbol.function);
-    }
-    for (const Step &step : plan->steps) {
-        if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
-            Py_DECREF(kernel->owner);
-        }
-        else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
-            Py_DECREF(python->function);
-        }
-        else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
-            Py_DECREF(function->owner);
-            Py_XDECREF(function->refused);
-        }
-    }
-    for (const Output &output : plan->outputs) {
-        Py_XDECREF(output.object);
-    }
-    delete plan;
     return 0;
 }
 
@@ -452,10 +442,7 @@ PyType_Slot executor_slots[] = {
                                    "ends=())\n--\n\n"
                                    "Runs a call plan without Python between its steps. ends: for each slot how many of "
                                    "the steps there are up to the last that makes or reads its memory.")},
-    {Py_tp_new, reinterpret_cast<void *>(executor_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(dj_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(executor_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(executor_clear)},
+    DJ_COLLECTED_SLOTS(executor, executor_new, dj_dealloc),
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_members, executor_members},
     {Py_tp_getset, executor_getset},

@@ -240,10 +240,7 @@ PyType_Slot call_slots[] = {
                     "RuntimeCall(compiled, eager=None, written=(), no_autocast=False, casts=())\n--\n\n"
                     "Calls `compiled`; `eager` instead where the memory of an input in `written` overlaps another's, or "
                     "autocast goes on with another cast of one in `casts`.")},
-    {Py_tp_new, reinterpret_cast<void *>(call_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(call_clear)},
+    DJ_COLLECTED_SLOTS(call, call_new, call_dealloc),
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_members, call_members},
     {Py_tp_getset, call_getset},

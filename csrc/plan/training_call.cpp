@@ -120,12 +120,12 @@ public:
     /* Count the writes of the watched tensors from here on. */
     void watch(PyObject *const *args, PyObject *returns)
     {
-        if (self_->watched->empty()) {
+        if (self_->checks->empty()) {
             return;
         }
         const AllSeen seen = std::make_shared<std::vector<Seen>>();
-        seen->reserve(self_->watched->size());
-        for (const Watched &each : *self_->watched) {
+        seen->reserve(self_->checks->size());
+        for (const VersionCheck &each : *self_->checks) {
             PyObject *tensor = each.is_result ? PyTuple_GET_ITEM(returns, each.place) : args[each.place];
             seen->emplace_back(THPVariable_Unpack(tensor), each.is_result);
         }
@@ -150,8 +150,8 @@ public:
         }
     }
 
-    /* Before an input gets a new value, behind which a result's node would be: a node whose edges change, as those of one
-     * that is split, can't be behind another one. */
+    /* Before an input gets a new value, whose node a result leads to: a node whose edges change, as those of one
+     * that is split, can't be what another one leads to. */
     void link(const Values &items, size_t first, PyObject *const *args)
     {
         for (Backward *backward : backwards_) {
@@ -296,7 +296,7 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
         PyErr_SetString(PyExc_TypeError, "a compiled graph takes no keyword arguments");
         return nullptr;
     }
-    for (const Watched &each : *self->watched) {
+    for (const VersionCheck &each : *self->checks) {
         if (!each.is_result && (each.place >= n_args || !THPVariable_Check(args[each.place]))) {
             return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", each.place);
         }
@@ -340,21 +340,21 @@ Flags flags_of(PyObject *given)
     return flags;
 }
 
-/* (is_result, place, behind, (name, output)) of a tensor that eager's operations keep; raises. */
-Watched watched_of(PyObject *given)
+/* (is_result, place, read_by, (name, output)) of a tensor that eager's operations keep; raises. */
+VersionCheck version_check_of(PyObject *given)
 {
     int is_result = 0;
     Py_ssize_t place = 0;
-    PyObject *behind = nullptr;
+    PyObject *read_by = nullptr;
     const char *name = nullptr;
     unsigned int output = 0;
-    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "pnO(sI):watched", &is_result, &place, &behind, &name, &output)) {
+    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "pnO(sI):checks", &is_result, &place, &read_by, &name, &output)) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "watched: a tuple for each tensor");
+            PyErr_SetString(PyExc_TypeError, "checks: a tuple for each tensor");
         }
         return {};
     }
-    return {is_result == 1, place, flags_of(behind), name, output};
+    return {is_result == 1, place, flags_of(read_by), name, output};
 }
 
 /* (results, through, inputs, own) of operations that keep tensors; raises. */
@@ -386,12 +386,12 @@ bool can_save(TrainingCall *self)
 }
 
 /* Whether the watched tensors are among the results, and their flags as many as the gradients; raises. */
-bool can_be_watched(const TrainingCall *self)
+bool can_be_checked(const TrainingCall *self)
 {
     const Py_ssize_t count = static_cast<Py_ssize_t>(self->differentiable->size());
-    for (const Watched &each : *self->watched) {
-        if (each.place < 0 || (each.is_result && each.place >= count) || each.behind.size() != self->layouts->size()) {
-            PyErr_SetString(PyExc_ValueError, "watched: places of inputs and results, with a flag for each gradient");
+    for (const VersionCheck &each : *self->checks) {
+        if (each.place < 0 || (each.is_result && each.place >= count) || each.read_by.size() != self->layouts->size()) {
+            PyErr_SetString(PyExc_ValueError, "checks: places of inputs and results, with a flag for each gradient");
             return false;
         }
     }
@@ -452,7 +452,7 @@ bool link_results(TrainingCall *self)
     apply(forward) apply(backward) apply(usual) apply(made_of) apply(again) apply(holds) apply(partial)
 #define CALL_VECTORS(apply)                                                                                     \
     apply(differentiable) apply(wanted) apply(ranks) apply(layouts) apply(reaches) apply(saving) apply(groups)  \
-    apply(group_of) apply(through) apply(links) apply(order) apply(watched) apply(written) apply(copied)        \
+    apply(group_of) apply(through) apply(links) apply(order) apply(checks) apply(written) apply(copied)        \
     apply(updated)
 #define MAKE_VECTOR(field) self->field = new std::remove_pointer_t<decltype(self->field)>();
 #define DELETE_VECTOR(field) delete self->field;
@@ -460,17 +460,17 @@ bool link_results(TrainingCall *self)
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
-                                  "layouts", "again",    "partial", "reaches",   "saving",         "watched",
+                                  "layouts", "again",    "partial", "reaches",   "saving",         "checks",
                                   "draws",   "written",  "updated", "holds",     "through",        "arrival",
                                   "copied",  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
-    PyObject *reaches = nullptr, *saving = nullptr, *watched = nullptr, *written = nullptr, *updated = nullptr;
+    PyObject *reaches = nullptr, *saving = nullptr, *checks = nullptr, *written = nullptr, *updated = nullptr;
     PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr, *copied = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &saving, &watched, &draws, &written, &updated,
+                                     &partial, &reaches, &saving, &checks, &draws, &written, &updated,
                                      &holds, &through, &arrival, &copied)) {
         return nullptr;
     }
@@ -500,7 +500,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && (through == nullptr || read_all(through, *self->through, flags_of))
         && fits(*self->through, self->layouts->size(), columns_of(*self->through, self->layouts->size()))
         && link_results(self)
-        && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self)
+        && (checks == nullptr || read_all(checks, *self->checks, version_check_of)) && can_be_checked(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
         && (copied == nullptr || read_all(copied, *self->copied, PyLong_AsSsize_t))
         && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t))
@@ -543,7 +543,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), saving=(), watched=(), draws=False, written=(), updated=(), holds=None, "
+         "reaches=(), saving=(), checks=(), draws=False, written=(), updated=(), holds=None, "
          "through=(), arrival=(), copied=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
@@ -551,12 +551,12 @@ PyType_Slot call_slots[] = {
          "before backward. again(inputs, gradients) gives a differentiable gradient for each input where backward is "
          "itself differentiated (create_graph), or None if it can't. partial: a mapping that keeps what it gave; "
          "partial[defined], with a byte for each result that has a gradient, is a backward that takes the defined gradients "
-         "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
+         "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` it was computed from; "
          "saving: tuples (results, through, inputs, own) of eager's operations that keep tensors for their backward, which runs once: "
          "flags of the results that are computed of them, of those, and of the `wanted` inputs, that they are computed from, "
-         "and of results that one of them gave itself. watched: tuples (is_result, place, behind, "
+         "and of results that one of them gave itself. checks: tuples (is_result, place, read_by, "
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
-         "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
+         "flag in read_by is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
          "written: inputs that forward writes; copied: those that it computes results of. updated: inputs that the call writes, so that "
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
@@ -567,22 +567,13 @@ PyType_Slot call_slots[] = {
          "that `heard` has a byte for that is not 0, and again.ending_at(inputs, gradients, heard) the gradients of the inputs "
          "without that. arrival: inputs in the order in which eager's gradients arrive where a pass starts from all results; "
          "`engine_order` finds it.")},
-    {Py_tp_new, reinterpret_cast<void *>(call_new)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},
-    {Py_tp_clear, reinterpret_cast<void *>(call_clear)},
+    DJ_COLLECTED_SLOTS(call, call_new, call_dealloc),
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_members, call_members},
     {0, nullptr},
 };
 
-PyType_Spec call_spec = {
-    "dynajit._C.TrainingCall",
-    sizeof(TrainingCall),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    call_slots,
-};
+PyType_Spec call_spec = DJ_CLASS(TrainingCall, "TrainingCall", DJ_COLLECTED | Py_TPFLAGS_HAVE_VECTORCALL, call_slots);
 
 } // namespace
 

@@ -49,10 +49,10 @@ struct Layout {
 using Flags = std::vector<bool>;
 
 /* An input or a result that eager's operations keep: backward fails if it has been written by then. */
-struct Watched {
+struct VersionCheck {
     bool is_result;
     Py_ssize_t place;
-    Flags behind; /* of each gradient that backward takes: whether its backward reads the tensor */
+    Flags read_by; /* of each gradient that backward takes: whether its backward reads the tensor */
     std::string name; /* of eager's node that a result is of; empty: of none, or the tensor is an input */
     uint32_t output;  /* which of the node's outputs the result is */
 };
@@ -97,7 +97,7 @@ struct TrainingCall {
     std::vector<Flags> *through; /* of each: which other results, then which views, it was computed from; empty: unknown */
     std::vector<std::vector<size_t>> *links; /* of each: those that no other result lies between, views aside */
     std::vector<size_t> *order;  /* of results with a gradient: none before those that it was computed from */
-    std::vector<Watched> *watched;
+    std::vector<VersionCheck> *checks;
     bool draws; /* random numbers, of the CPU's generator alone */
     std::vector<Py_ssize_t> *written; /* inputs that forward writes */
     std::vector<Py_ssize_t> *copied;  /* those of them that it computes results of */
@@ -188,13 +188,13 @@ struct Seen {
     }
 
     /* Raise as torch does for a tensor that an operation has saved. */
-    [[noreturn]] void refuse(const Watched &watched) const
+    [[noreturn]] void refuse(const VersionCheck &check) const
     {
         at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
         torch::autograd::impl::set_version_counter(like, c10::VariableVersion(version));
-        const NodePointer from = watched.name.empty() ? origin : owned<torch::autograd::Node>(new Named(watched.name));
+        const NodePointer from = check.name.empty() ? origin : owned<torch::autograd::Node>(new Named(check.name));
         if (from) {
-            torch::autograd::impl::set_gradient_edge(like, {from, watched.name.empty() ? output : watched.output});
+            torch::autograd::impl::set_gradient_edge(like, {from, check.name.empty() ? output : check.output});
         }
         const SavedVariable saved(like, false);
         for (uint32_t i = version; i != counter.current_version(); i++) {
@@ -518,8 +518,8 @@ struct InnerResults {
 private:
     static bool is_heard_of(torch::autograd::Node *node)
     {
-        const auto &behind = node->post_hooks();
-        const bool is_followed = std::any_of(behind.begin(), behind.end(), [](const auto &hook) {
+        const auto &hooks = node->post_hooks();
+        const bool is_followed = std::any_of(hooks.begin(), hooks.end(), [](const auto &hook) {
             return dynamic_cast<RunsAgain *>(hook.get()) == nullptr;
         });
         const auto *asked = torch::autograd::get_current_graph_task_exec_info();

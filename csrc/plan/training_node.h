@@ -340,7 +340,7 @@ public:
     /* Whether an input is memory that eager's operations keep: then it is read as it is when backward runs. */
     bool is_kept_by_eager(Py_ssize_t place) const
     {
-        return std::any_of(call_->watched->begin(), call_->watched->end(), [=](const Watched &each) {
+        return std::any_of(call_->checks->begin(), call_->checks->end(), [=](const VersionCheck &each) {
             return !each.is_result && each.place == place;
         });
     }
@@ -412,11 +412,9 @@ private:
     void refuse_written() const
     {
         for (size_t i = 0; seen_ != nullptr && i < seen_->size(); i++) {
-            const Flags &behind = (*call_->watched)[i].behind;
-            for (size_t j = 0; j < started_from_.size() && (*seen_)[i].is_written(); j++) {
-                if (started_from_[j] && behind[j]) {
-                    (*seen_)[i].refuse((*call_->watched)[i]);
-                }
+            const VersionCheck &check = (*call_->checks)[i];
+            if ((*seen_)[i].is_written() && started_from_any([&](size_t j) { return check.read_by[j]; })) {
+                (*seen_)[i].refuse(check);
             }
         }
     }
@@ -558,18 +556,24 @@ private:
     static constexpr char CANNOT_END[] = "a gradient of a compiled graph's result is asked for that other results were "
                                          "computed from, and the graph can't run again";
 
+    /* Whether it is so of a result that this backward pass starts from. */
+    template <typename Test> bool started_from_any(Test &&test) const
+    {
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            if (started_from_[i] && test(i)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /* Whether this pass gives a result a gradient of its own that is between those that it starts from and the inputs. */
     bool has_heard_inside() const
     {
         if (inner_ == nullptr || inner_->pass != torch::autograd::get_current_graph_task_id()) {
             return false;
         }
-        for (size_t i = 0; i < started_from_.size(); i++) {
-            if (started_from_[i] && inner_->any_heard((*call_->through)[i])) {
-                return true;
-            }
-        }
-        return false;
+        return started_from_any([&](size_t i) { return inner_->any_heard((*call_->through)[i]); });
     }
 
     /* Gradients from a run of the graph with autograd, with a history where gradients are on. False: it has none to
@@ -712,18 +716,10 @@ private:
         return found;
     }
 
-    /* Whether one of the inputs in `wanted` is behind a result that this backward pass starts from. */
+    /* Whether a result that this backward pass starts from was computed from one of the inputs in `wanted`. */
     bool is_reached(size_t input) const
     {
-        if (call_->reaches->empty()) {
-            return true;
-        }
-        for (size_t i = 0; i < started_from_.size(); i++) {
-            if (started_from_[i] && (*call_->reaches)[i][input]) {
-                return true;
-            }
-        }
-        return false;
+        return call_->reaches->empty() || started_from_any([&](size_t i) { return (*call_->reaches)[i][input]; });
     }
 
     /* With create_graph, gradients that say so when they are differentiated again: also where that ends at an input that

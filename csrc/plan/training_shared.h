@@ -135,21 +135,13 @@ struct Shared {
     /* Raise as torch does where another pass has used up what this one goes through. */
     void refuse_used_up(const Flags &starts, const Flags &needed) const
     {
-        for (size_t i = 0; i < used_up.size(); i++) {
-            if (is_gone(i) && is_run((*call->saving)[i], starts, needed)) {
-                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-            }
-        }
+        refuse_gone([&](const Saving &saving) { return is_run(saving, starts, needed); });
     }
 
     /* The same for the operation that gave a result, which runs wherever a pass comes by that. */
     void refuse_used_up(size_t number) const
     {
-        for (size_t i = 0; i < used_up.size(); i++) {
-            if (is_gone(i) && (*call->saving)[i].own[number]) {
-                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-            }
-        }
+        refuse_gone([&](const Saving &saving) { return saving.own[number]; });
     }
 
     void use_up(size_t number)
@@ -165,9 +157,14 @@ struct Shared {
     }
 
 private:
-    bool is_gone(size_t i) const
+    template <typename Runs> void refuse_gone(Runs &&runs) const
     {
-        return used_up[i] != -1 && used_up[i] != torch::autograd::get_current_graph_task_id();
+        for (size_t i = 0; i < used_up.size(); i++) {
+            const bool is_gone = used_up[i] != -1 && used_up[i] != torch::autograd::get_current_graph_task_id();
+            if (is_gone && runs((*call->saving)[i])) {
+                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+            }
+        }
     }
 };
 

@@ -42,6 +42,10 @@ static inline void dj_dealloc(PyObject *object)
         .name = "dynajit._C." its_name, .basicsize = sizeof(Class),                          \
         .flags = Py_TPFLAGS_DEFAULT | (its_flags), .slots = its_slots,                       \
     }
+/* Its slots, after DJ_HOLDS(Class, name, ...), beside those that are its own. */
+#define DJ_COLLECTED_SLOTS(name, its_new, its_dealloc)                                        \
+    {Py_tp_new, (void *)(its_new)}, {Py_tp_dealloc, (void *)(its_dealloc)},                   \
+        {Py_tp_traverse, (void *)name##_traverse}, {Py_tp_clear, (void *)name##_clear}
 #define DJ_COLLECTED (Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE)
 
 /* Makes the class, for as long as the process runs, and gives it to the module; NULL with an error set. */

@@ -264,10 +264,7 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "StateChange(*settings)\n--\n\n"
                 "A setting is (object, name of an attribute, value) or (read, write, value): `write` takes what `read` gives,\n"
                 "a tuple as arguments. Without the value nothing is changed, and what the block has changed is put back."},
-    {Py_tp_new, make},
-    {Py_tp_dealloc, dj_dealloc},
-    {Py_tp_traverse, state_change_traverse},
-    {Py_tp_clear, state_change_clear},
+    DJ_COLLECTED_SLOTS(state_change, make, dj_dealloc),
     {Py_tp_methods, state_change_methods},
     {Py_tp_members, state_change_members},
     {0, NULL},

@@ -144,7 +144,7 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
     def made(part: dict[str, Any] | None) -> Any:
         return None if part is None else from_data(part, overlapping, find)
 
-    n_saved, n_checked, differentiable, wanted, layouts, reaches, saving, watched, draws, *written = data["numbers"]
+    n_saved, n_checked, differentiable, wanted, layouts, reaches, saving, checks, draws, *written = data["numbers"]
     backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None
     backward = made(data["backward"]) if backwards is None else backwards[max(backwards)]
     if data["whole"] is not None:
@@ -153,10 +153,10 @@ def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: ke
     autocast = [(kind, on, plan_data.Decoder().value(dtype)) for kind, on, dtype in data["again_autocast"]]
     graph = None if data["again"] is None else kept_graph.KeptGraph(data["again"], find)
     again = None if graph is None else DoubleBackward(graph, autocast, written[1])
-    watched = [(*row[:3], tuple(row[3])) for row in watched]
+    checks = [(*row[:3], tuple(row[3])) for row in checks]
     halves: tuple[Any, Any] = made(data["forward"]), backward
     numbers = n_saved, n_checked, differentiable, wanted, layouts
-    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, saving, watched, draws, *written)
+    return _C.TrainingCall(*halves, *numbers, again, backwards, reaches, saving, checks, draws, *written)
 
 
 def _backwards_of(
