@@ -22,6 +22,8 @@ import torch.nn.functional as F
 CONSTANT_TYPES = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+#: Floats of 16 bits.
+LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 #: Python's operators that write their first operand.
 IN_PLACE_OPERATORS = frozenset(getattr(operator, name) for name in _AUGMENTED.split())
@@ -52,6 +54,11 @@ _SCALED, _SCALE = "grads", "grad_scale"
 # Arguments that say how much is dropped, and whether anything is. `p` is also a distribution's parameter.
 _RATES = frozenset({"dropout", "dropout_p"})
 _TRAINS = frozenset({"train", "training"})
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What arithmetic on that dtype is done in (torch's opmath type on CPUs)."""
+    return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils.hooks import RemovableHandle
 
 from dynajit.exc import ConfigError
-from dynajit.op_facts import facts
+from dynajit.op_facts import LOW_PRECISION, facts
 from dynajit.torch_compat import at_hand
 
 Decompositions = dict[Any, Callable[..., Any]]
@@ -112,7 +112,7 @@ def _integers_rounded(rule: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if len({tensor.dtype for tensor in tensors}) > 1:
             _, dtype = elementwise_dtypes(*tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
-            if dtype in (torch.float16, torch.bfloat16):
+            if dtype in LOW_PRECISION:
                 args = tuple(arg if _is_float(arg) else arg.to(dtype) for arg in args)
         return rule(*args, **kwargs)
 

@@ -22,7 +22,7 @@ from dynajit import torch_compat
 from dynajit.aot.rewrite import ancestors, descendants
 from dynajit.graph.meta import gives_data, graph_notes, memory, notes, value_of, written_by
 from dynajit.nested import reached
-from dynajit.op_facts import draws, facts, functional_twin, overloads_of
+from dynajit.op_facts import LOW_PRECISION, draws, facts, functional_twin, overloads_of
 from dynajit.symbols import has_symbols
 from dynajit.torch_compat import memory_of
 
@@ -223,7 +223,7 @@ def cast_weights(graph: GraphFacts) -> list[int]:
 
 def _is_narrow(value: Any) -> bool:
     dtypes = [getattr(part, "dtype", None) for part in (value if isinstance(value, (tuple, list)) else (value,))]
-    return not {torch.bfloat16, torch.float16}.isdisjoint(dtypes)
+    return not LOW_PRECISION.isdisjoint(dtypes)
 
 
 def _writes_cast_weights(graph: GraphFacts) -> bool:

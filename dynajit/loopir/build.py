@@ -16,13 +16,9 @@ import torch
 from dynajit.loopir import nodes
 from dynajit.loopir.index import constant
 from dynajit.loopir.nodes import Const, Op, Scalar
-from dynajit.loopir.ops import FLOATS_OF_8_BITS, LOW_PRECISION, OPS
+from dynajit.loopir.ops import FLOATS_OF_8_BITS, OPS
 from dynajit.loopir.size import RuntimeFloat, Size
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What arithmetic on that dtype is done in (torch's opmath type on CPUs)."""
-    return torch.float32 if dtype in LOW_PRECISION else dtype
+from dynajit.op_facts import LOW_PRECISION
 
 
 def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Scalar:

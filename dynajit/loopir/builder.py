@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dynajit.loopir import nodes
-from dynajit.loopir.build import apply, compute_dtype, convert, number
+from dynajit.loopir.build import apply, convert, number
 from dynajit.loopir.index import Atom, Axis, Index, axis, constant, contiguous_strides, linearise, substitute, unravel
 from dynajit.loopir.nodes import (
     Origin,
@@ -31,6 +31,7 @@ from dynajit.loopir.one_hot import only_element
 from dynajit.loopir.ops import STORED, SUPPORTED
 from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.size import hint_of
+from dynajit.op_facts import compute_dtype
 
 Number = bool | int | float
 Body = Callable[..., Scalar]

@@ -18,6 +18,7 @@ from dynajit.loopir.builder import Builder, affine
 from dynajit.loopir.index import Index, contiguous_strides
 from dynajit.loopir.lower_pieces import below, guard
 from dynajit.loopir.nodes import Shape, Value, const
+from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
 
@@ -30,7 +31,6 @@ SHORT, FEW = 512, 128
 MANY_ROWS = 1024
 # Fewer channels than this fill no tile.
 NARROW = 32
-HALF = (torch.bfloat16, torch.float16)
 REWRITES: dict[Any, Callable[..., Any]] = {}
 
 
@@ -72,7 +72,7 @@ def _addmm(calls: Caller, bias: Value, a: Value, b: Value) -> Value | None:
 
 def _product(calls: Caller, bias: Value | None, a: Value, b: Value) -> Value | None:
     """bias + a @ b for a bias of one row."""
-    if a.dtype not in HALF or (bias is not None and bias.shape != (b.shape[1],)):
+    if a.dtype not in LOW_PRECISION or (bias is not None and bias.shape != (b.shape[1],)):
         return None
     (rows, length), columns = a.shape, b.shape[1]
     if min(rows, columns, length) < SHORT:
@@ -169,7 +169,7 @@ def _by_pixel(
     layout = affine(x)
     if weight.shape[2:] != (1, 1) or any(padding) or any(step != 1 for step in stride) or calls.program_keeps():
         return None
-    if x.dtype not in HALF or layout is None or layout[0] != _channels_last(x.shape):
+    if x.dtype not in LOW_PRECISION or layout is None or layout[0] != _channels_last(x.shape):
         return None
     batch, channels_out, height, width = shape
     channels, pixels = weight.shape[1], batch * height * width
@@ -185,7 +185,7 @@ def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: 
     batch, channels_out, height, width = shape
     _, channels, high, wide = weight.shape
     length = channels * high * wide
-    if x.dtype not in HALF or high * wide == 1 or calls.program_keeps():
+    if x.dtype not in LOW_PRECISION or high * wide == 1 or calls.program_keeps():
         return None
     if length % ALIGNED or channels_out % ALIGNED or min(batch * height * width, length, channels_out) < FEW:
         return None

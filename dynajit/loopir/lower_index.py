@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
+from dynajit.loopir.build import apply, convert, like, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import Place, fetched, fetched_through
 from dynajit.loopir.index import Index
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.op_facts import compute_dtype
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like
+from dynajit.loopir.build import apply, convert, like
 from dynajit.loopir.builder import Builder, Number, check_dtype, dense_stride
 from dynajit.loopir.nodes import Value
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import hint_of
+from dynajit.op_facts import compute_dtype
 
 aten = torch.ops.aten
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt
+from dynajit.loopir.build import apply, convert, like, number, rsqrt
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Index
 from dynajit.loopir.lower_reduction import count_of
 from dynajit.loopir.nodes import Scalar, Value
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.op_facts import compute_dtype
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
+from dynajit.loopir.build import apply, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import Index, mod
 from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import RuntimeFloat, Size, hint_of
-from dynajit.op_facts import always_fits
+from dynajit.op_facts import always_fits, compute_dtype
 
 aten = torch.ops.aten
 Operand = Value | Number

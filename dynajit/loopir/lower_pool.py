@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynajit.loopir import lower_pool_gpu, lower_scatter
-from dynajit.loopir.build import added, apply, compute_dtype, convert, number, select
+from dynajit.loopir.build import added, apply, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import fetched
 from dynajit.loopir.index import Index, constant, contiguous_strides, floordiv, linearise, unravel
@@ -23,6 +23,7 @@ from dynajit.loopir.lower_pieces import below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.windows import MAX_PLACES, Axes, Windows
+from dynajit.op_facts import compute_dtype
 
 aten = torch.ops.aten
 # Neighbours in a window that lies apart from the others, from which reading it in place pays.

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import torch
 
 from dynajit.loopir import nodes
-from dynajit.loopir.build import apply, compute_dtype, convert, select
+from dynajit.loopir.build import apply, convert, select
 from dynajit.loopir.builder import Builder, check_dtype, dense_stride
 from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.lower_pieces import all_of, below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.windows import Axes, Windows
+from dynajit.op_facts import compute_dtype
 
 
 def _check(x: Value, windows: Windows) -> None:

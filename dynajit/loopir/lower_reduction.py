@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
+from dynajit.loopir.build import apply, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Scalar, Value, position
-from dynajit.loopir.ops import LOW_PRECISION, MOMENTS
+from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import is_symbolic
+from dynajit.op_facts import LOW_PRECISION, compute_dtype
 
 aten = torch.ops.aten
 Dims = Sequence[int] | int | None

@@ -21,8 +21,8 @@ from dynajit.loopir.index import Index, constant, contiguous_strides
 from dynajit.loopir.lower_index import indexed, place
 from dynajit.loopir.lower_segments import segment_sums
 from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
-from dynajit.loopir.ops import LOW_PRECISION
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]

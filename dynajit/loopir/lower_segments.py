@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, number, select
+from dynajit.loopir.build import apply, convert, number, select
 from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
 from dynajit.loopir.fetched import Place, fetched_through
 from dynajit.loopir.index import Index, constant, contiguous_strides, linearise, unravel
 from dynajit.loopir.lower_index import place
 from dynajit.loopir.nodes import Scalar, Value
-from dynajit.loopir.ops import LOW_PRECISION
 from dynajit.loopir.registry import NotLowered
+from dynajit.op_facts import LOW_PRECISION, compute_dtype
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]

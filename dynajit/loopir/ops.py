@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from dynajit.loopir.philox import uniform
+from dynajit.op_facts import LOW_PRECISION
 
 FLOATS = frozenset({torch.float32, torch.float64})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 BOOL = frozenset({torch.bool})
-LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
 NUMBERS = FLOATS | INTS
 ANY = NUMBERS | BOOL
 SUPPORTED = ANY | LOW_PRECISION

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dynajit.loopir import lower_gradients, lower_pointwise
-from dynajit.loopir.ops import LOW_PRECISION, MATH_FUNCTIONS
+from dynajit.loopir.ops import MATH_FUNCTIONS
+from dynajit.op_facts import LOW_PRECISION
 
 _INEXACT = frozenset(
     {

@@ -28,14 +28,13 @@ from dynajit.aot.passes.constants import constant_of
 from dynajit.aot.rewrite import copied, same_numbers
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, trace_functional
 from dynajit.graph.meta import value_of
-from dynajit.op_facts import facts
+from dynajit.op_facts import LOW_PRECISION, facts
 from dynajit.report import logs
 from dynajit.symbols import has_symbols
 
 aten = torch.ops.aten
 F = torch.nn.functional
 
-_HALF = (torch.float16, torch.bfloat16)
 _FILLS = (aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 _PRODUCTS = (aten.bmm.default, aten.mm.default)
 # Names of what `scaled_dot_product_attention` becomes where the device has a fused kernel.
@@ -74,10 +73,10 @@ def pays(found: Attention) -> bool:
         # Half types: the scores are not rounded and written; float32: from where both take as long (0.7 to 1.05 of the
         # products' time), and the scores and the copies of queries, keys and values take more memory. A mask that is
         # read in each of the softmax's passes costs more than in the fused kernel's one.
-        if query.dtype in _HALF:
+        if query.dtype in LOW_PRECISION:
             return keys >= width
         return query.dtype is torch.float32 and rows * keys >= (1 << 12 if found.masks else 1 << 14)
-    return query.dtype in _HALF and width % 8 == 0 and width <= 256 and rows >= 64 and keys >= 128
+    return query.dtype in LOW_PRECISION and width % 8 == 0 and width <= 256 and rows >= 64 and keys >= 128
 
 
 def recognise(gm: torch.fx.GraphModule, worthwhile: Callable[[Attention], bool] = pays) -> torch.fx.GraphModule:
@@ -179,9 +178,9 @@ def _without_ones(shape: tuple[Any, ...]) -> list[str]:
 
 def _precise(dtypes: set[torch.dtype], dtype: torch.dtype) -> bool:
     """Whether the fused kernel, which carries float32 for half types, is at least as precise as what was written."""
-    if dtype in _HALF:
-        return dtypes <= {*_HALF, torch.float32}
-    return dtypes <= {*_HALF, torch.float32, dtype} and dtype in (torch.float32, torch.float64)
+    if dtype in LOW_PRECISION:
+        return dtypes <= {*LOW_PRECISION, torch.float32}
+    return dtypes <= {*LOW_PRECISION, torch.float32, dtype} and dtype in (torch.float32, torch.float64)
 
 
 class _Chain:
@@ -286,7 +285,7 @@ def _cast(node: Node) -> Node | None:
     source = node.args[0]
     assert isinstance(source, Node)
     before, after = source.meta["val"], node.meta["val"]
-    kinds = (*_HALF, torch.float32)
+    kinds = (*LOW_PRECISION, torch.float32)
     plain = before.device == after.device and before.dtype in kinds and after.dtype in kinds
     return source if plain and same_numbers(before.stride(), after.stride()) else None
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from dynajit.op_facts import LOW_PRECISION, compute_dtype
+
 aten = torch.ops.aten
 
 
@@ -24,7 +26,7 @@ def _train(
     momentum: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+    wide = x.to(compute_dtype(x.dtype))
     dims = [dim for dim in range(x.dim()) if dim != 1]
     variance, mean = aten.var_mean.correction(wide, dims, correction=0, keepdim=True)
     channels = x.shape[1]
@@ -66,7 +68,7 @@ def _cudnn(
     """In inference, where nothing is kept."""
     if training or mean is None or var is None:
         return NotImplemented
-    wide = torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+    wide = compute_dtype(x.dtype)
     shape = [1, x.shape[1]] + [1] * (x.dim() - 2)
     y = (x.to(wide) - mean.to(wide).view(shape)) * aten.rsqrt.default(var.to(wide) + eps).view(shape)
     y = y * weight.to(wide).view(shape)
@@ -81,7 +83,7 @@ def _low_precision(
 ) -> Any:
     """Of bfloat16 and float16 on a CPU: in float32, and statistics in it where parameters are. There torch's fake
     implementation has another dtype than its real one, so that they would be rounded on the way to the gradient."""
-    if not training or x.numel() == 0 or x.dtype not in (torch.bfloat16, torch.float16) or mean is None or var is None:
+    if not training or x.numel() == 0 or x.dtype not in LOW_PRECISION or mean is None or var is None:
         return NotImplemented
     parameters = [None if each is None else each.to(torch.float32) for each in (weight, bias, mean, var)]
     functional = aten._native_batch_norm_legit_functional.default

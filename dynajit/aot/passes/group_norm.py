@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from dynajit.op_facts import compute_dtype
+
 aten = torch.ops.aten
 # The most elements of a group that one program holds.
 ONE_PROGRAM = 16_384
@@ -32,7 +34,7 @@ def _group_norm(
     sizes = (*x.shape, batch, channels, places)
     if any(type(size) is not int for size in sizes) or channels // groups * places <= ONE_PROGRAM or batch == 0:
         return _from_torch()(x, weight, bias, batch, channels, places, groups, eps)
-    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+    wide = x.to(compute_dtype(x.dtype))
     each = wide.reshape(batch, groups, channels // groups, places)
     first = each[:, :, :1, :1]
     distance = each - first

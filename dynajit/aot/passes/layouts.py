@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from dynajit.aot.rewrite import call, compute, copied
 from dynajit.graph.meta import is_view, value_of
-from dynajit.op_facts import facts
+from dynajit.op_facts import LOW_PRECISION, facts
 from dynajit.report import costs, logs
 from dynajit.symbols import SYMBOLIC_TYPES, has_symbols
 
@@ -49,7 +49,6 @@ IN_TRAINING = {"cpu": False, "cuda": True}
 # Whether operations that compute elements one by one choose their order, or keep that of what they are given.
 CHOOSES = {"cpu": False, "cuda": True}
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
-_HALF = (torch.float16, torch.bfloat16)
 
 _VIEWS = frozenset(
     {
@@ -218,7 +217,7 @@ def _is_of_images(node: Node, training: bool) -> bool:
         dtypes = (torch.float32, torch.bfloat16)
         return torch.backends.mkldnn.is_available() and images.dtype in dtypes and weight.dtype in dtypes  # type: ignore[no-untyped-call]
     groups: Any = node.args[-1] if node.target is aten.convolution.default else node.args[-2]
-    fast = images.dtype in _HALF or (images.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
+    fast = images.dtype in LOW_PRECISION or (images.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
     # Depthwise ones have a kernel of their own, but for images smaller than theirs: one launch for each channel.
     whole = all(size >= kernel for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True))
     grouped = groups != 1 and not (weight.shape[1] == 1 and whole)

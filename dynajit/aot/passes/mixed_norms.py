@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from dynajit.op_facts import LOW_PRECISION
+
 aten = torch.ops.aten
-_LOW = (torch.bfloat16, torch.float16)
 
 
 def rules() -> dict[Any, Callable[..., Any]]:
@@ -36,8 +37,8 @@ def _widened(operator: Any, low: int, otherwise: Callable[..., Any]) -> Callable
     """The rule of an operator whose first `low` arguments have the input's dtype, as its first result has."""
 
     def rule(*args: Any) -> Any:
-        dtype = args[low - 1].dtype
-        if dtype not in _LOW or not any(isinstance(a, torch.Tensor) and a.dtype is torch.float32 for a in args[low:]):
+        dtype, others = args[low - 1].dtype, {getattr(arg, "dtype", None) for arg in args[low:]}
+        if dtype not in LOW_PRECISION or torch.float32 not in others:
             return otherwise(*args)
         first, *rest = operator(*(arg.to(torch.float32) for arg in args[:low]), *args[low:])
         return (None if first is None else first.to(dtype), *rest)

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from dynajit.nested import reached
-from dynajit.op_facts import facts
+from dynajit.op_facts import compute_dtype, facts
 
 if TYPE_CHECKING:
     from dynajit.aot.training.saved_tensors import SavedTensors
@@ -109,7 +109,7 @@ def _log_softmax(saved: SavedTensors, node: Node) -> Node | None:
     read = _lives(saved, x) or _saved_for_several(saved, x)
     if read is None or value.dim() == 0 or value.numel() == 0:
         return None
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = compute_dtype(dtype)
 
     def cast(compute: Callable[..., Node], source: Node, to: torch.dtype) -> Node:
         return source if source.meta["val"].dtype is to else compute(aten._to_copy.default, source, dtype=to)

@@ -12,10 +12,10 @@ import torch
 
 from dynajit.loopir import nodes
 from dynajit.loopir.nodes import Const, Op, Scalar, Scan
+from dynajit.op_facts import LOW_PRECISION
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Store, load, load_at
 
 _BITS = torch.int16
-_FLOATS = (torch.float16, torch.bfloat16)
 # What a change of sign does to the bits.
 _SIGNS = {"neg": ("xor", -0x8000), "abs": ("and", 0x7FFF)}
 
@@ -23,7 +23,7 @@ _SIGNS = {"neg": ("xor", -0x8000), "abs": ("and", 0x7FFF)}
 def with_bits(kernel: Kernel) -> Kernel:
     """The kernel with values that are only moved as integers."""
     running = isinstance(kernel.group.members[0], Scan)  # its elements are summed, whatever they come from
-    if running or not any(tensor.dtype in _FLOATS for tensor in kernel.writes):
+    if running or not any(tensor.dtype in LOW_PRECISION for tensor in kernel.writes):
         return kernel
     sections = [
         dataclasses.replace(
@@ -49,7 +49,7 @@ def _stored(store: Store) -> Store:
 
 def _bits(value: Scalar) -> Scalar | None:
     """The bits of a 16-bit float that is only moved; None of one that is computed."""
-    return _bits_as(value, value.dtype) if value.dtype in _FLOATS else None
+    return _bits_as(value, value.dtype) if value.dtype in LOW_PRECISION else None
 
 
 def _bits_as(value: Scalar, dtype: torch.dtype) -> Scalar | None:

@@ -25,6 +25,7 @@ from dynajit.codegen.triton.tiling import MULTIPROCESSORS, ceil_div, power_of_tw
 from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides
 from dynajit.loopir.nodes import Extern, Shape, Source, Tensor, Value
+from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
 
@@ -113,7 +114,7 @@ def _attention_of(extern: Extern, read: frozenset[Tensor]) -> _Attention | None:
     if bias is None and given.get("attn_bias") is not None:
         return None
     used = [operand for operand in (query, key, value, bias) if operand is not None]
-    half = query.tensor.dtype in (torch.bfloat16, torch.float16)
+    half = query.tensor.dtype in LOW_PRECISION
     if not half or any(operand.tensor.dtype is not query.tensor.dtype for operand in used):
         return None
     batch, heads, rows, width = query.shape

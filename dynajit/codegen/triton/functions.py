@@ -19,6 +19,7 @@ from dynajit.codegen.dtypes import DTYPES
 from dynajit.codegen.triton import mathlib
 from dynajit.loopir.nodes import Number, Tensor
 from dynajit.loopir.ops import OPS, REDUCTIONS
+from dynajit.op_facts import LOW_PRECISION
 
 TYPES = {dtype: names.triton for dtype, names in DTYPES.items()}
 # What a value of that dtype is in an expression.
@@ -184,8 +185,8 @@ def conversion(source: torch.dtype, target: torch.dtype, value: str) -> str:
         return f"dj_{float8.to_name(target)}({value}.to(tl.float32))"
     if target is torch.bool:
         return f"({value} != 0)"
-    if target in (torch.bfloat16, torch.float16):
-        single = value if source in (torch.float32, torch.bfloat16, torch.float16) else f"{value}.to(tl.float32)"
+    if target in LOW_PRECISION:
+        single = value if source in LOW_PRECISION | {torch.float32} else f"{value}.to(tl.float32)"
         return f"{single}.to({TYPES[target]}).to(tl.float32)"
     if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
         return f"{value}.to(tl.int32).to({TYPES[target]})"

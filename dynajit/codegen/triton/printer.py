@@ -26,6 +26,7 @@ from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar,
 from dynajit.loopir.ops import CHECKS, MOMENTS, REDUCTIONS
 from dynajit.loopir.philox import places
 from dynajit.loopir.size import UNBOUNDED, Size, Undecided, divides, is_symbolic
+from dynajit.op_facts import LOW_PRECISION
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
 
 _INT32 = 1 << 31
@@ -517,7 +518,7 @@ class Printer:
             text = self._load(node, scope) if isinstance(node, Load) else self._fetch(node, scope)
             if node.dtype is torch.bool:
                 return f"({text} != 0)"
-            return f"{text}.to(tl.float32)" if node.dtype in (torch.bfloat16, torch.float16) else text
+            return f"{text}.to(tl.float32)" if node.dtype in LOW_PRECISION else text
         if isinstance(node, Position):
             return f"({self._index(node.index, scope)}).to(tl.int64)"
         if not isinstance(node, Op):
