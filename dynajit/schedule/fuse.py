@@ -669,11 +669,7 @@ def store_in_place(
     stored_in: dict[Tensor, Tensor] = {}
     group_of = {member: unit for unit in units if isinstance(unit, Group) for member in unit.stored}
     raising = [unit for unit in units if reads_first and _may_raise(unit, reads)]
-    for call in [unit for unit in units if isinstance(unit, Call) and str(unit.extern.target) == "aten.copy_.default"]:
-        copied = _copied(call, device)
-        if copied is None:
-            continue
-        source, target = copied
+    for call, source, target in _copies(units, device):
         group = group_of.get(source)
         if group is None or source in outputs or source in stored_in or _seen_through(source, units):
             continue
@@ -682,18 +678,14 @@ def store_in_place(
         earlier = {*readers, *(unit for unit in raising if unit is not call)}
         if any(_depends(unit, group) for unit in earlier):
             continue
-        pointwise = not (group.reduces or group.rows or isinstance(group.members[0], ALONE))
-        apart = pointwise and reads_first and _reads_in_place(group, source, target, reads)
-        if not apart and not _reads_only_itself(group, source, target, reads):
+        in_place = reads_first and _reads_in_place(group, source, target, reads)
+        if not in_place and not _reads_only_itself(group, source, target, reads):
             continue
         group.before.update(earlier)
         stored_in[source] = target
         units.remove(call)
-        for unit in units:
-            if call in unit.before:
-                unit.before.discard(call)
-                if unit is not group:
-                    unit.before.add(group)
+        for unit in (unit for unit in units if call in unit.before):
+            unit.before = (unit.before | {group}) - {call, unit}
     return stored_in
 
 
@@ -719,15 +711,20 @@ def _may_raise(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
     )
 
 
-def _copied(call: Call, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """The computed tensor and the input, if the one is copied whole to the other as it is."""
-    target, value = call.extern.args[:2]
-    if not call.extern.mutates or not isinstance(value, Value) or not (target.whole and value.whole):
-        return None
-    source, into = value.root, target.root
-    same = (source.shape, source.stride, source.dtype) == (into.shape, into.stride, into.dtype)
-    there = isinstance(into, Source) and into.device == device
-    return (source, into) if same and there and isinstance(source, (Pointwise, Reduction)) else None
+def _copies(units: list[Unit], device: torch.device) -> list[tuple[Call, Tensor, Tensor]]:
+    """The calls that copy a computed tensor whole to an input as it is, with both."""
+    found: list[tuple[Call, Tensor, Tensor]] = []
+    for call in units:
+        if not isinstance(call, Call) or str(call.extern.target) != "aten.copy_.default" or not call.extern.mutates:
+            continue
+        target, value = call.extern.args[:2]
+        if isinstance(value, Value) and target.whole and value.whole:
+            source, into = value.root, target.root
+            same = (source.shape, source.stride, source.dtype) == (into.shape, into.stride, into.dtype)
+            there = isinstance(into, Source) and into.device == device
+            if same and there and isinstance(source, (Pointwise, Reduction)):
+                found.append((call, source, into))
+    return found
 
 
 def _seen_through(tensor: Tensor, units: list[Unit]) -> bool:
@@ -763,8 +760,9 @@ def _reads_only_itself(
 
 
 def _reads_in_place(group: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
-    """Does each member that reads `target` read it where the element of `source` of the same place is stored?"""
-    return all(
+    """Is each member pointwise, and does it read `target` only where the element of `source` of the same place is
+    stored?"""
+    return not (group.reduces or group.rows or isinstance(group.members[0], ALONE)) and all(
         member.shape == source.shape and position == member.axes
         for member in group.members
         for tensor, position in reads[member]

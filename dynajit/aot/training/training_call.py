@@ -36,24 +36,81 @@ def without_wrapper(
     again: DoubleBackward | None,
     partial: PartialBackwardCache | None,
     history: AutogradGraph | None,
-    watched: Sequence[VersionCheck],
+    checks: Sequence[VersionCheck],
     draws: bool,
     written: Sequence[int],
     copied: Sequence[int],
     holds: Callable[[], bool] | None,
 ) -> Callable[..., Any] | None:
-    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial`,
-    `watched`, `draws`, `written`, `copied` and `holds`: see `TrainingCall`."""
+    """The graph as a callable with its inputs and outputs, if it is of the common kind.
+
+    Args:
+        metadata: what AOTAutograd found out of the graph.
+        parts: both halves, by phase.
+        n_inputs: how many inputs the graph has.
+        history: autograd's graph of the fake tensors, if all of it is known.
+        again, partial, checks, draws, written, copied, holds: see `_C.TrainingCall`.
+    """
+    found = _plain_halves(metadata, parts, n_inputs, history)
+    if found is None:
+        return None
+    differentiable, n_saved, n_checked, layouts, wanted, updated = found
+    places = _places(differentiable, len(updated))
+    reach = None if partial is None else partial.reach
+    if reach is not None and reach.results != places:
+        return None
+    if history is None or tuple(place for place, _ in history.results) != places:
+        checks, history = (), None
+    n_others = len(layouts) + reach.views if reach is not None and again is not None and any(reach.through) else 0
+    if again is not None:
+        again.updated = updated
+    return _C.TrainingCall(
+        without_autocast(parts["forward"].compiled),
+        without_autocast(parts["backward"].compiled),
+        n_saved,
+        n_checked,
+        differentiable,
+        wanted,
+        layouts,
+        again,
+        partial,
+        [] if reach is None else [[place in inputs for place in wanted] for inputs in reach.inputs],
+        list(_saving(history, len(layouts), wanted, n_saved)),
+        [each._replace(place=each.place + len(updated) * each.is_result) for each in checks],
+        draws,
+        [place for place in written if place not in updated],
+        updated,
+        holds,
+        _flags(reach.through, n_others) if reach is not None and n_others else [],
+        [] if history is None else arrival_of(history),
+        copied,
+    )
+
+
+class _PlainHalves(NamedTuple):
+    """What a `_C.TrainingCall` takes of its halves by the same names."""
+
+    differentiable: list[bool]
+    n_saved: int
+    n_checked: int
+    layouts: list[Any]
+    wanted: list[int]
+    updated: list[int]
+
+
+def _plain_halves(
+    metadata: Any, parts: Mapping[str, CompiledHalf], n_inputs: int, history: AutogradGraph | None
+) -> _PlainHalves | None:
+    """None where the halves give or take anything that only torch's own wrapper knows of."""
     whole = metadata is not None and set(parts) == {"forward", "backward"}
     found = torch_compat.plain_training(metadata) if whole else None
     if found is None:
         return None
     differentiable, n_unchecked, n_numbers, updated = found
-    forward, backward = parts["forward"], parts["backward"]
-    inputs = forward.graph.graph.find_nodes(op="placeholder")
-    results, gradients = results_of(forward.graph), results_of(backward.graph)
+    forward, backward = parts["forward"].graph, parts["backward"].graph
+    inputs, taken = (half.graph.find_nodes(op="placeholder") for half in (forward, backward))
+    results, gradients = results_of(forward), results_of(backward)
     n_saved = len(results) - len(differentiable) - n_numbers
-    taken = backward.graph.graph.find_nodes(op="placeholder")
     n_tangents = sum(differentiable)
     layouts = [_layout(value_of(node)) for node in taken[len(taken) - n_tangents :]]
     fits = (
@@ -64,43 +121,8 @@ def without_wrapper(
         and "unknown" not in layouts
         and _can_be_copied(updated, history, results[: len(differentiable)], inputs)
     )
-    if not fits:
-        return None
-    wanted = _wanted(metadata, inputs, gradients, history)
-    reaches: list[list[bool]] = []
-    through: list[list[bool]] = []
-    if partial is not None:
-        reach = partial.reach
-        if reach.results != _places(differentiable, len(updated)):
-            return None
-        reaches = [[place in places for place in wanted] for places in reach.inputs]
-        through = _flags(reach.through, n_tangents + reach.views) if any(reach.through) and again is not None else []
-    if history is None or tuple(place for place, _ in history.results) != _places(differentiable, len(updated)):
-        watched, history = (), None
-    returned = [each._replace(place=each.place + len(updated) * each.is_result) for each in watched]
-    if again is not None:
-        again.updated = updated
-    return _C.TrainingCall(
-        without_autocast(forward.compiled),
-        without_autocast(backward.compiled),
-        n_saved,
-        n_saved - n_unchecked,
-        differentiable,
-        wanted,
-        layouts,  # type: ignore[arg-type]
-        again,
-        partial,
-        reaches,
-        list(_saving(history, n_tangents, wanted, n_saved)),
-        returned,
-        draws,
-        [place for place in written if place not in updated],
-        updated,
-        holds,
-        through,
-        [] if history is None else arrival_of(history),
-        copied,
-    )
+    wanted = _wanted(metadata, inputs, gradients, history) if fits else []
+    return _PlainHalves(differentiable, n_saved, n_saved - n_unchecked, layouts, wanted, updated) if fits else None
 
 
 def _saving(

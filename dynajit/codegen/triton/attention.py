@@ -71,6 +71,10 @@ class _Attention:
     out: Source
     averages: bool  # what a row gives all of whose keys are masked: the average of the values, or zeros
 
+    @property
+    def operands(self) -> list[_Operand]:
+        return [operand for operand in (self.query, self.key, self.value, self.bias) if operand is not None]
+
 
 def launches_of(extern: Extern, read: frozenset[Tensor], device: torch.device) -> Launches | None:
     """Functions that compute what the call gives, of which nothing but the first result is in `read`."""
@@ -105,7 +109,7 @@ def _attention_of(extern: Extern, read: frozenset[Tensor]) -> _Attention | None:
     if names is None or not isinstance(out, Source) or read.intersection(_tensors(extern.results[1:])):
         return None
     given = {**dict(zip(names, extern.args, strict=False)), **extern.kwargs}
-    if given.get("dropout_p", 0.0) or given.get("is_causal", False) or given.get("return_debug_mask", False):
+    if any(given.get(name) for name in ("dropout_p", "is_causal", "return_debug_mask")):
         return None
     query, key, value = (_operand(given.get(name)) for name in ("query", "key", "value"))
     if query is None or key is None or value is None:
@@ -113,25 +117,29 @@ def _attention_of(extern: Extern, read: frozenset[Tensor]) -> _Attention | None:
     bias = _operand(given.get("attn_bias"), (*query.shape[:3], key.shape[2]))
     if bias is None and given.get("attn_bias") is not None:
         return None
-    used = [operand for operand in (query, key, value, bias) if operand is not None]
-    half = query.tensor.dtype in LOW_PRECISION
-    if not half or any(operand.tensor.dtype is not query.tensor.dtype for operand in used):
-        return None
+    scale = given.get("scale") or 1 / math.sqrt(query.shape[3])
+    averages = extern.target is aten._scaled_dot_product_cudnn_attention.default
+    found = _Attention(query, key, value, bias, scale, out, averages)
+    return found if _has_a_function(found) else None
+
+
+def _has_a_function(found: _Attention) -> bool:
+    """Is it of halves, few queries and many keys, each row of which lies together in memory?"""
+    query, key, value = found.query, found.key, found.value
     batch, heads, rows, width = query.shape
     shared = key.shape[1]
-    fits = (
-        key.shape == (batch, shared, key.shape[2], width)
+    return (
+        query.tensor.dtype in LOW_PRECISION
+        and all(operand.tensor.dtype is query.tensor.dtype for operand in found.operands)
+        and key.shape == (batch, shared, key.shape[2], width)
         and value.shape[:3] == key.shape[:3]
         and heads % shared == 0
         and heads // shared * rows <= ROWS
         and max(width, value.shape[3]) <= MAX_WIDTH
         and key.shape[2] >= FEW_KEYS
         and {operand.stride[3] for operand in (query, key, value) if operand.shape[3] > 1} <= {1}
-        and all(operand.tensor.numel + sum(operand.tensor.stride) < _INT32 for operand in used)
+        and all(operand.tensor.numel + sum(operand.tensor.stride) < _INT32 for operand in found.operands)
     )
-    scale = given.get("scale")
-    averages = extern.target is aten._scaled_dot_product_cudnn_attention.default
-    return _Attention(query, key, value, bias, scale or 1 / math.sqrt(width), out, averages) if fits else None
 
 
 def _tensors(results: Any) -> list[Tensor]:
@@ -180,11 +188,10 @@ class _Text:
 def _function(found: _Attention, part: int, parts: int, partial: list[Source]) -> PrintedTriton:
     """The attention to one part of the keys."""
     text, keys = _Text(found), found.key.shape[2]
-    operands = [found.query, found.key, found.value, *([found.bias] if found.bias is not None else [])]
     written: tuple[Source, ...] = tuple(partial) or (found.out,)
-    tensors = tuple(dict.fromkeys((*(operand.tensor for operand in operands), *written)))
+    tensors = tuple(dict.fromkeys((*(operand.tensor for operand in found.operands), *written)))
     names = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
-    query, key, value = (names[operand.tensor] for operand in operands[:3])
+    query, key, value = (names[operand.tensor] for operand in found.operands[:3])
     keys_left = part * parts != keys
     down = f"s[:, None] < {keys}" if keys_left else ""
     live = "live[:, None]"

@@ -65,9 +65,11 @@ class Scope:
     axes: dict[Axis, str] = field(default_factory=dict)
 
     def put(self, line: str) -> None:
+        """A line at the end."""
         self.lines.append("    " * self.indent + line)
 
     def text(self) -> list[str]:
+        """All lines, the head's first."""
         return ["    " * self.indent + line for line in self.head] + self.lines
 
 
@@ -147,14 +149,19 @@ class Printer:
         whole = sizes.text(self.sizes["r"])
         return f"tl.minimum({whole} - r_id * {self._piece}, {self._piece})" if self.tile.pieces > 1 else whole
 
-    def _needs_wide_indices(self) -> bool:
+    def _indices(self) -> list[Index]:
+        """All that are computed, what is divided on the way among them."""
         nodes = self.kernel.scalars()
-        addresses = [node.address for node in nodes if isinstance(node, Load)]
-        addresses += [node.index for node in nodes if isinstance(node, Position)]
-        addresses += [store.address for store in self.kernel.all_stores()]
-        addresses += [update.even for section in self.kernel.sections for update in section.updates]
-        for address in addresses:  # what is divided counts as well
-            addresses += [atom.index for atom, _ in address.terms if not isinstance(atom, Axis)]
+        found = [node.address for node in nodes if isinstance(node, Load)]
+        found += [node.index for node in nodes if isinstance(node, Position)]
+        found += [store.address for store in self.kernel.all_stores()]
+        found += [update.even for section in self.kernel.sections for update in section.updates]
+        for index in found:
+            found += [atom.index for atom, _ in index.terms if not isinstance(atom, Axis)]
+        return found
+
+    def _needs_wide_indices(self) -> bool:
+        addresses = self._indices()
         points = points_of((*self.kernel.outer, *(() if self.kernel.bounds else self.kernel.inner)))
         numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
         if is_symbolic(numbers) or is_symbolic(self.sizes.values()):
@@ -171,6 +178,7 @@ class Printer:
     # ---- the whole
 
     def printed(self) -> PrintedTriton:
+        """The kernel as `print_kernel` gives it. Raises Unprintable."""
         programs = self._program_ids()
         kernel = self.kernel
         if isinstance(kernel.group.members[0], Scan):
