@@ -496,6 +496,7 @@ def _viewed(node: Node) -> Iterator[Node]:
 
 
 def overlaps_itself(value: Any) -> bool:
+    """Whether elements of a tensor lie in one another's place, as far as its sizes and strides are known numbers."""
     if memory_of(value) is None:
         return False
     steps = [(stride, size) for size, stride in zip(value.shape, value.stride(), strict=True)]

@@ -147,6 +147,7 @@ class Decoder:
         self.symbols: dict[str, SizeSymbol] = {}
 
     def buffer(self, row: list[Any]) -> Buffer:
+        """What `_buffer` wrote."""
         name, shape, stride, dtype = row
         kind = self.value(dtype)
         if not isinstance(kind, torch.dtype):
@@ -154,12 +155,14 @@ class Decoder:
         return Buffer(word(name), self.sizes(shape), self.sizes(stride), kind, plans.CPU)
 
     def sizes(self, row: list[Any]) -> tuple[Any, ...]:
+        """Sizes or strides: numbers that are not negative, or `Size`s."""
         found = tuple(map(self.value, row))
         if not all(isinstance(number, Size) or (type(number) is int and 0 <= number < 1 << 62) for number in found):
             raise NotData("a buffer's size is no number")
         return found
 
     def step(self, row: list[Any]) -> Any:
+        """What `_step` wrote."""
         kind, fields = row
         made = {word(name): self.value(value) for name, value in fields.items()}
         if kind == "ExternStep":
@@ -171,6 +174,7 @@ class Decoder:
         return _STEPS[kind](**made)
 
     def value(self, value: Any) -> Any:
+        """What `encode` wrote."""
         kind, *rest = value if isinstance(value, list) else (None,)
         match kind:
             case "ref":
@@ -187,6 +191,7 @@ class Decoder:
         return constants.decode(value, self.value)
 
     def symbol(self, name: str, low: int, hint: int, high: int | None) -> SizeSymbol:
+        """What `_symbols` wrote one row of."""
         return self.symbols.setdefault(word(name), SizeSymbol(name, int(low), int(hint), high))
 
 

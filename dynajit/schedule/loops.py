@@ -761,6 +761,7 @@ def _as_one(whole: tuple[Scalar, int | Size], rest: tuple[Scalar, int | Size]) -
 
 
 def replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:
+    """What `index.substitute` takes to have the axes `own` be at these places."""
     replace: dict[Atom, Index] = {}
     for mine, at in zip(own, where, strict=True):
         atom = axis_of(mine)

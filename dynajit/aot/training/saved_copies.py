@@ -104,6 +104,7 @@ def _is_copied_late(node: Node, given: set[int | None]) -> bool:
 
 
 def is_small(node: Node) -> bool:
+    """Whether a copy of what the node gives costs next to nothing: a tensor of known size, of few elements."""
     value = node.meta["val"]
     known = isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
     return known and value.numel() <= SMALL

@@ -60,14 +60,17 @@ class Lanes(Halves):
     # ---- accumulation
 
     def start(self, reduction: Reduction) -> str:
+        """The number that the reduction begins with."""
         return number(REDUCTIONS[reduction.kind].start(reduction.dtype), reduction.dtype)
 
     def clause(self, reduction: Reduction, name: str) -> str:
+        """What OpenMP is told of the variable that holds it, and of that which notes NaNs."""
         sign = {"sum": "+", "prod": "*", "max": "max", "peak": "max", "min": "min"}[reduction.kind]
         flag = f" reduction(| : {self.nans[reduction]})" if reduction in self.nans else ""
         return f" reduction({sign} : {name}){flag}"
 
     def combine(self, reduction: Reduction, target: str, value: str) -> str:
+        """The statement that takes one more value into `target`."""
         if reduction.kind == "peak":
             return f"{target} = {value} > {target} ? {value} : {target};"
         operation = OPS[REDUCTIONS[reduction.kind].combine].text(reduction.dtype)
@@ -86,6 +89,7 @@ class Lanes(Halves):
         return totals
 
     def close_extremes(self, totals: dict[Reduction, str]) -> None:
+        """After the loop: its extremes, NaN where one was noted, are taken into the `totals` of `open_extremes`."""
         for reduction, total in totals.items():
             part = self.locals[reduction]
             self.put(f"if ({self.nans.pop(reduction)}) {part} = {number(math.nan, reduction.dtype)};")
