@@ -23,7 +23,7 @@ from dynajit.aot.legality import GraphFacts, is_drawn
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
-from dynajit.aot.rewrite import fake_inputs, results_of, with_results
+from dynajit.aot.rewrite import fake_inputs, is_tangent, results_of, with_results
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training.constant_gradients import marking, with_marked_hooks, without_marks
@@ -425,7 +425,7 @@ def _keep_in_place(joint: torch.fx.GraphModule) -> None:
     """Have what checks or prints, and gives nothing, in the half that it was traced in, and not in the other; and a
     collective of the backward pass in that, though it is of what forward knows. The partitioner drops what no one reads
     of the backward pass's nodes before the first that reads a gradient."""
-    tangents = {node for node in joint.graph.find_nodes(op="placeholder") if "tangents" in str(node.target)}
+    tangents = set(filter(is_tangent, joint.graph.find_nodes(op="placeholder")))
     early: dict[torch.fx.Node, None] = {}  # what stays in the backward pass and is before that node, and what reads it
     for node in list(joint.graph.nodes):
         backward = node.meta.get("partitioner_tag") == "is_backward"

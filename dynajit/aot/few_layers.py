@@ -9,7 +9,7 @@ and what the one before gives. A backend compiles the short graph and repeats wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch.fx import GraphModule, Node
 
 from dynajit.aot.layers import Layers, equal_layers
 from dynajit.aot.rewrite import Copy, results_of
-from dynajit.graph.meta import Repeated, value_of
+from dynajit.graph.meta import NotRepeated, Repeated, value_of
+from dynajit.report import logs
 
 # The first layer differs (it makes what all of them share), so does the last. Two between show what is repeated.
 KEPT = 4
@@ -55,6 +56,24 @@ def with_few_layers(gm: GraphModule) -> tuple[GraphModule, Repeated] | None:
     short = copy.finish(taken)
     whole = gm if "val" in found.layers[0].nodes[0].meta else None
     return short, Repeated(KEPT, len(found.layers), names, by_name, given, whole)
+
+
+def compile_few(
+    short: GraphModule,
+    repeated: Repeated,
+    inputs: Sequence[Any],
+    compile_short: Callable[[list[Any]], Callable[..., Any]],
+) -> Callable[..., Any] | None:
+    """The graph by way of its short one, which `compile_short` compiles for some of the inputs; None if it raises
+    NotRepeated."""
+    given = dict(zip(repeated.inputs, inputs, strict=True))
+    try:
+        compiled = compile_short([given[node.name] for node in short.graph.find_nodes(op="placeholder")])
+    except NotRepeated as error:
+        logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
+        return None
+    logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
+    return compiled
 
 
 def _without_odd_ones(gm: GraphModule, found: Layers) -> Layers:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit import torch_compat
 from dynajit.aot.decompositions import ALWAYS, Decompositions
-from dynajit.aot.few_layers import with_few_layers
+from dynajit.aot.few_layers import compile_few, with_few_layers
 from dynajit.aot.legality import (
     VIEW_OF_SEVERAL,
     GraphFacts,
@@ -245,19 +245,16 @@ def _from_few_layers(
     if few is None:
         return None
     short, repeated = few
-    given = dict(zip(repeated.inputs, example_inputs, strict=True))
-    inputs = [given[node.name] for node in short.graph.find_nodes(op="placeholder")]
-    graph = _try_short_road(short, inputs, options.decompositions)
-    if graph is None or graph.mutated:
-        return None
-    note_graph(graph.module, repeated=repeated, original=with_autocast(torch_compat.forward_of(gm)))
-    logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
-    try:
-        compiled = options.compile_fn(graph.module, graph.inputs, "inference")
-    except NotRepeated as error:
-        logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
-        return None
-    return wrap_inference(example_inputs, (), torch_compat.forward_of(gm), compiled)
+
+    def compile_short(inputs: list[Any]) -> Callable[..., Any]:
+        graph = _try_short_road(short, inputs, options.decompositions)
+        if graph is None or graph.mutated:
+            raise NotRepeated("the short road does not take them")
+        note_graph(graph.module, repeated=repeated, original=with_autocast(torch_compat.forward_of(gm)))
+        return options.compile_fn(graph.module, graph.inputs, "inference")
+
+    compiled = compile_few(short, repeated, example_inputs, compile_short)
+    return compiled and wrap_inference(example_inputs, (), torch_compat.forward_of(gm), compiled)
 
 
 def _with_gradients_on(

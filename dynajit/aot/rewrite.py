@@ -102,6 +102,11 @@ def fake_inputs(gm: GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
+def is_tangent(node: Node) -> bool:
+    """Whether an input of a joint graph is the gradient of a result."""
+    return "tangents" in str(node.target)
+
+
 def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]

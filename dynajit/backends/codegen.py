@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
-from dynajit.aot.few_layers import with_few_layers
+from dynajit.aot.few_layers import compile_few, with_few_layers
 from dynajit.aot.inference import freezing
 from dynajit.aot.patterns import UserPass, with_user_passes
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
@@ -55,8 +55,9 @@ _MODES = {
 MODES = tuple(_MODES.values())
 # modes in which kernels are timed, and the same without
 _UNTIMED = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
-# why there may be no kernels that take sizes as arguments
+# why there may be no kernels that take sizes as arguments, and none at all: as where there is no place to write one to
 _NOT_FOR_ALL = (generate.CannotGenerate, triton_compiler.TritonError)
+_NO_KERNELS = (*_NOT_FOR_ALL, toolchain.ToolchainError, OSError)
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
@@ -169,8 +170,7 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         return _for_many_sizes(settings, gm, inputs, phase, device)
     try:
         return _compiled(settings, gm, inputs, phase, device)
-    except (generate.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
-        # OSError: there is no place left to write a kernel to
+    except _NO_KERNELS as error:
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
 
@@ -185,15 +185,8 @@ def _from_few_layers(
     if few is None:
         return None
     short, repeated = few
-    given = dict(zip(repeated.inputs, inputs, strict=True))
     note_graph(short, repeated=repeated)
-    logs.emit("aot_graphs", f"{repeated.layers} equal layers are compiled as {repeated.kept}, and their plan repeated")
-    try:
-        own = [given[node.name] for node in short.graph.find_nodes(op="placeholder")]
-        return _repeated(settings, short, own, phase, device)
-    except NotRepeated as error:
-        logs.emit("aot_graphs", f"layers are compiled one by one: {error}")
-        return None
+    return compile_few(short, repeated, inputs, lambda own: _repeated(settings, short, own, phase, device))
 
 
 def _repeated(
@@ -206,7 +199,7 @@ def _repeated(
         raise NotRepeated("the whole graph has to be seen")
     try:
         return _compiled(settings, gm, inputs, phase, device)
-    except (generate.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+    except _NO_KERNELS as error:
         raise NotRepeated(str(error)) from error
 
 

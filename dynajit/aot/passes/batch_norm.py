@@ -32,11 +32,7 @@ def _train(
     channels = x.shape[1]
     shape = [1, channels] + [1] * (x.dim() - 2)
     rstd = aten.rsqrt.default(variance + eps)
-    y = (wide - mean) * rstd
-    if weight is not None:
-        y = y * weight.to(wide.dtype).view(shape)
-    if bias is not None:
-        y = y + bias.to(wide.dtype).view(shape)
+    y = affine((wide - mean) * rstd, weight, bias, shape)
     flat, flat_variance = mean.view(channels), variance.view(channels)
     count = x.numel() // channels
     unbiased = flat_variance * (count / max(count - 1, 1))
@@ -44,6 +40,13 @@ def _train(
     new_var = unbiased * momentum + running_var * (1 - momentum)
     stored = (new_mean.to(running_mean.dtype), new_var.to(running_var.dtype))
     return (y.to(x.dtype), flat, rstd.view(channels), *stored)
+
+
+def affine(y: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, shape: list[int]) -> torch.Tensor:
+    """`y` times the weight plus the bias, of its channels, if there are any; `shape` spreads them over it."""
+    if weight is not None:
+        y = y * weight.to(y.dtype).view(shape)
+    return y if bias is None else y + bias.to(y.dtype).view(shape)
 
 
 def _functional(
@@ -71,9 +74,7 @@ def _cudnn(
     wide = compute_dtype(x.dtype)
     shape = [1, x.shape[1]] + [1] * (x.dim() - 2)
     y = (x.to(wide) - mean.to(wide).view(shape)) * aten.rsqrt.default(var.to(wide) + eps).view(shape)
-    y = y * weight.to(wide).view(shape)
-    if bias is not None:
-        y = y + bias.to(wide).view(shape)
+    y = affine(y, weight, bias, shape)
     nothing = torch.empty((0,), dtype=wide, device=x.device)
     return y.to(x.dtype), nothing, nothing, torch.empty((0,), dtype=torch.uint8, device=x.device)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynajit.aot.passes.batch_norm import affine
 from dynajit.op_facts import compute_dtype
 
 aten = torch.ops.aten
@@ -43,12 +44,7 @@ def _group_norm(
     squares = (distance * distance).sum([3], keepdim=True).sum([2], keepdim=True) / count
     rstd = aten.rsqrt.default(aten.clamp_min.default(squares - offset * offset, 0) + eps)
     mean = first + offset
-    y = ((each - mean) * rstd).view(x.shape)
-    shape = [1, channels] + [1] * (x.dim() - 2)
-    if weight is not None:
-        y = y * weight.view(shape)
-    if bias is not None:
-        y = y + bias.view(shape)
+    y = affine(((each - mean) * rstd).view(x.shape), weight, bias, [1, channels] + [1] * (x.dim() - 2))
     return y.to(x.dtype), mean.view(batch, groups).to(x.dtype), rstd.view(batch, groups).to(x.dtype)
 
 

@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from dynajit import torch_compat
 from dynajit.aot.legality import HOOK, name_of
-from dynajit.aot.rewrite import copied, descendants
+from dynajit.aot.rewrite import copied, descendants, is_tangent
 from dynajit.aot.training.reachability import AutogradGraph, is_function
 from dynajit.wrappers import Flattened, is_wrapper
 
@@ -52,8 +52,7 @@ def with_marked_hooks(gm: GraphModule) -> GraphModule:
 
 def without_marks(joint: GraphModule) -> GraphModule:
     """The joint graph. Raises RuntimeError where a marked gradient is not made of the results' gradients."""
-    tangents = (node for node in joint.graph.find_nodes(op="placeholder") if node.name.startswith("tangents"))
-    made = descendants(tangents)
+    made = descendants(filter(is_tangent, joint.graph.find_nodes(op="placeholder")))
     for node in joint.graph.find_nodes(op="call_function", target=_MARK):
         (given,) = node.args
         if node.users and given not in made:

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.training.late_views import way_to
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two
 from dynajit.graph.meta import graph_notes, memory, value_of
 
 
@@ -23,8 +23,7 @@ def with_early_views(
     graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
     """The graph with such views taken first; None where it returns none that can be."""
-    gm, noted = graph.gm, graph_notes(graph.gm)
-    if graph.outs or graph.has_levels or noted.versions_read or noted.differentiated_inside:
+    if graph_notes(graph.gm).differentiated_inside:
         return None
     first = _ways(graph)
     # what gives several views is called once
@@ -37,12 +36,11 @@ def with_early_views(
     if steps is None:
         return None
     early, main = steps
-    early.compiled = early.module(gm).forward
+    early.compiled = early.module(graph.gm).forward
     if not rest:
-        return PartitionedCall(gm, [early])
-    given = dict(zip(graph.inputs, example_inputs, strict=True))
-    main.compiled = compile_piece(main.module(gm), examples(main.inputs, given))
-    return PartitionedCall(gm, steps)
+        return PartitionedCall(graph.gm, [early])
+    main.compile(graph, example_inputs, compile_piece)
+    return PartitionedCall(graph.gm, steps)
 
 
 def _ways(graph: GraphFacts) -> set[Node]:

@@ -24,8 +24,8 @@ from torch.fx import GraphModule, Node
 
 from dynajit.aot.few_layers import are_adjacent, are_read_in_turn
 from dynajit.aot.layers import Layers, equal_layers, items_of
-from dynajit.aot.rewrite import Copy, results_of
-from dynajit.aot.training.shared_layers import BACKWARD, FORWARD, fake_like, is_tangent
+from dynajit.aot.rewrite import Copy, is_tangent, results_of
+from dynajit.aot.training.shared_layers import BACKWARD, FORWARD, fake_like
 from dynajit.graph.meta import NotRepeated, value_of
 from dynajit.nested import map_leaves, tensors_in
 

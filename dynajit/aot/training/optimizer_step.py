@@ -13,8 +13,8 @@ import torch
 
 from dynajit.aot.legality import GraphFacts, grad_modes, is_plain
 from dynajit.aot.rewrite import without
-from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
-from dynajit.graph.meta import graph_notes, memory, value_of, written_by
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two
+from dynajit.graph.meta import memory, value_of, written_by
 from dynajit.nested import leaves_in
 
 
@@ -22,23 +22,19 @@ def split_after_optimizer_step(
     graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
     """The graph cut after its updates, or None."""
-    gm, calls = graph.gm, graph.calls
-    if not torch.is_grad_enabled() or graph.outs or graph.has_levels or graph_notes(gm).versions_read:
-        return None
-    count = _updates(graph)
+    calls, count = graph.calls, _updates(graph) if torch.is_grad_enabled() else 0
     first = [node for node in calls[:count] if node.target is not torch._C._set_grad_enabled]
     if not first:
         return None
     steps = cut_in_two(graph, first, calls[count:])
     if steps is None:
         return None
-    given = dict(zip(graph.inputs, example_inputs, strict=True))
     updates, rest = steps
     # tracing the updates counts them as writes of what the rest has kept
-    rest.compiled = compile_piece(rest.module(gm), examples(rest.inputs, given))
+    rest.compile(graph, example_inputs, compile_piece)
     with torch.no_grad():
-        updates.compiled = torch.no_grad()(compile_piece(updates.module(gm), examples(updates.inputs, given)))
-    return PartitionedCall(gm, steps)
+        updates.compile(graph, example_inputs, lambda *piece: torch.no_grad()(compile_piece(*piece)))
+    return PartitionedCall(graph.gm, steps)
 
 
 def _updates(graph: GraphFacts) -> int:

@@ -28,7 +28,7 @@ from dynajit.aot.passes.unused import gives_nothing
 from dynajit.aot.rewrite import cut
 from dynajit.aot.training.double_backward import is_of_the_cpu
 from dynajit.aot.training.reachability import asked_in_part, autograd_graph_of, is_function, saved_by
-from dynajit.graph.meta import history_of, memory, notes, value_of
+from dynajit.graph.meta import graph_notes, history_of, memory, notes, value_of
 from dynajit.nested import reached
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
@@ -56,6 +56,11 @@ class Step:
     def module(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         """The graph of the nodes, which are some of `gm`'s."""
         return cut(gm, self.nodes, self.inputs, self.outputs)
+
+    def compile(self, graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece) -> None:
+        """Compile what the step has of the graph, for these inputs of the whole."""
+        given = dict(zip(graph.inputs, example_inputs, strict=True))
+        self.compiled = compile_piece(self.module(graph.gm), examples(self.inputs, given))
 
 
 def in_pieces(
@@ -196,7 +201,9 @@ def _can_be_handed_on(node: Node) -> bool:
 
 
 def cut_in_two(graph: GraphFacts, first: list[Node], rest: list[Node]) -> list[Step] | None:
-    """Both parts; None where one would hand on something else than tensors."""
+    """Both parts; None where one would hand on something else than tensors, or the graph has to be seen as a whole."""
+    if graph.outs or graph.has_levels or graph_notes(graph.gm).versions_read:
+        return None
     numbers = [node for node in graph.inputs if not isinstance(value_of(node), torch.Tensor)]
     steps = [piece_of(nodes, numbers) for nodes in (first, rest)]
     handed_on = {*steps[0].outputs, *steps[1].inputs}.difference(graph.inputs)

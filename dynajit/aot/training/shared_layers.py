@@ -347,11 +347,6 @@ def _looks(joint: GraphModule, numbers: Sequence[int | float]) -> list[Any]:
     ]
 
 
-def is_tangent(node: Node) -> bool:
-    """Whether an input of a joint graph is the gradient of a result."""
-    return "tangents" in str(node.target)
-
-
 def _readers(node: Node, target: Any) -> Iterator[Node]:
     return (user for user in node.users if user.target is target)
 

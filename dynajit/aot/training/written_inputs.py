@@ -17,7 +17,7 @@ from dynajit.aot.legality import GraphFacts, is_plain
 from dynajit.aot.rewrite import copied
 from dynajit.aot.training.optimizer_step import has_gradients
 from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, cut_in_two, examples
-from dynajit.graph.meta import graph_notes, history_of, memory, note, notes, value_of
+from dynajit.graph.meta import history_of, memory, note, notes, value_of
 from dynajit.nested import reached
 
 
@@ -26,7 +26,7 @@ def split_after_writes(
 ) -> Callable[..., Any] | None:
     """The graph cut after the last write of the first input that is read with its new history, or None."""
     written = _written(graph)
-    if not written or graph.outs or graph.has_levels or graph_notes(graph.gm).versions_read:
+    if not written:
         return None
     memories = [memory(node) for node in graph.inputs]
     if any(memories.count(memory(node)) > 1 for node in written):
@@ -43,13 +43,12 @@ def split_after_writes(
     steps = cut_in_two(graph, graph.calls[:place], graph.calls[place:])
     if steps is None:
         return None
-    given = dict(zip(graph.inputs, example_inputs, strict=True))
     first, rest = steps
     module = rest.module(gm)
     for node in module.graph.find_nodes(op="placeholder"):  # in the rest nothing is written any more
         note(node, grad_fn=history_of(value_of(node)))
-    first.compiled = compile_piece(first.module(gm), examples(first.inputs, given))
-    kept = {node: value for node, value in given.items() if node not in written}
+    first.compile(graph, example_inputs, compile_piece)
+    kept = {node: value for node, value in zip(graph.inputs, example_inputs, strict=True) if node not in written}
     rest.compiled = compile_piece(module, examples(rest.inputs, kept))
     return PartitionedCall(gm, steps)
 
