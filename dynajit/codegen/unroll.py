@@ -94,15 +94,24 @@ class Unrolled:
 
     def _period(self) -> int:
         """How many steps there are for each layer: so many are between those that read the same input of two."""
-        first = self._first_reads(range(len(self.facts)))
-        gaps: collections.Counter[int] = collections.Counter()
-        for name, (layer, names) in self.repeated.series.items():
-            if name in first and layer + 1 < self.repeated.kept and names[layer + 1] in first:
-                gaps[first[names[layer + 1]] - first[name]] += 1
-        period = max(gaps, key=gaps.__getitem__, default=0)
-        if period <= 0:
+        period = self._gap(range(len(self.facts)), 1)
+        if not period:
             raise NotRepeated("layers have no inputs of their own")
         return period
+
+    def _gap(self, places: range, sign: int) -> int:
+        """How many steps later (1), or earlier (-1), most of a layer's own inputs are first read among these than those
+        of the layer before; 0 where none is."""
+        first: dict[str, int] = {}
+        for place in places:
+            for name in self.facts[place].names:
+                first.setdefault(name, place)
+        gaps = collections.Counter(
+            sign * (first[names[layer + 1]] - first[name])
+            for name, (layer, names) in self.repeated.series.items()
+            if name in first and layer + 1 < self.repeated.kept and names[layer + 1] in first
+        )
+        return max((gap for gap in gaps if gap > 0), key=gaps.__getitem__, default=0)
 
     def _block(self) -> tuple[int, dict[str, str]]:
         """Where the first block begins, and for the names in it those in the next."""
@@ -173,13 +182,7 @@ class Unrolled:
         reading = [place for place in rest if not set(block).isdisjoint(self.facts[place].sources)]
         if not reading:
             return range(0)
-        first = self._first_reads(rest)
-        gaps = collections.Counter(
-            first[name] - first[names[layer + 1]]
-            for name, (layer, names) in self.repeated.series.items()
-            if name in first and layer + 1 < self.repeated.kept and names[layer + 1] in first
-        )
-        length = max((gap for gap in gaps if gap > 0), key=gaps.__getitem__, default=0)
+        length = self._gap(rest, -1)
         for begin in range(max(reading) + 1 - length, max(reading) + 1):
             tail = range(begin, begin + length)
             if begin - length >= rest.start and tail.stop <= rest.stop and self._is_tail(tail, rest, block):
@@ -203,14 +206,6 @@ class Unrolled:
             return False
         self.next = found
         return True
-
-    def _first_reads(self, places: range) -> dict[str, int]:
-        """For each name the first of these steps that has it."""
-        first: dict[str, int] = {}
-        for place in places:
-            for name in self.facts[place].names:
-                first.setdefault(name, place)
-        return first
 
     # -- names
 

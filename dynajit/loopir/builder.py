@@ -83,11 +83,16 @@ class Builder:
         shape = tuple(shape)
         axes = axes_for(shape)
         scalar = body(axes)
+        return self._computed(Pointwise, shape, stride, scalar.dtype, body=scalar)
+
+    def _computed(
+        self, made: type[nodes.Tensor], shape: Shape, stride: Shape | None, dtype: torch.dtype, /, **fields: Any
+    ) -> Value:
+        """The next tensor of the program, with the fields of its class."""
         self.order += 1
-        tensor = Pointwise(
-            self.name(), shape, stride or contiguous_strides(shape), scalar.dtype, self.order, self.origin
-        )
-        tensor.body = scalar
+        tensor = made(self.name(), shape, stride or contiguous_strides(shape), dtype, self.order, self.origin)
+        for name, value in fields.items():
+            setattr(tensor, name, value)
         self.program.items.append(tensor)
         return whole(tensor)
 
@@ -139,16 +144,10 @@ class Builder:
                     next(outer)
             else:
                 where.append(next(outer))
-        self.order += 1
-        tensor = Reduction(self.name(), shape, contiguous_strides(shape), dtype, self.order, self.origin)
-        tensor.kind = kind
-        tensor.inner = tuple(inner)
-        tensor.body = convert(self.element(x, where), dtype)
-        tensor.domain = x.shape
-        tensor.outer_mask = tuple(i not in reduced for i in range(rank))
-        tensor.place, tensor.bounds = tuple(where), ()
-        self.program.items.append(tensor)
-        return whole(tensor)
+        kept = tuple(i not in reduced for i in range(rank))
+        body, place = convert(self.element(x, where), dtype), tuple(where)
+        fields = {"kind": kind, "inner": tuple(inner), "body": body, "place": place, "bounds": ()}
+        return self._computed(Reduction, shape, None, dtype, **fields, domain=x.shape, outer_mask=kept)
 
     def sum_between(
         self,
@@ -161,25 +160,16 @@ class Builder:
         """For each point of the shape the sum of `body` at the numbers, below `length`, from one bound to the other."""
         shape = tuple(shape)
         axes, along = axes_for(shape), axis("r0", length)
-        self.order += 1
-        tensor = Reduction(self.name(), shape, contiguous_strides(shape), dtype, self.order, self.origin)
-        tensor.kind, tensor.inner, tensor.place = "sum", (along,), (*axes, along)
-        tensor.domain, tensor.outer_mask = (*shape, length), (*(True for _ in shape), False)
-        tensor.body, tensor.bounds = convert(body(axes, along), dtype), bounds(axes)
-        self.program.items.append(tensor)
-        return whole(tensor)
+        value, domain, kept = convert(body(axes, along), dtype), (*shape, length), (*(True for _ in shape), False)
+        fields = {"kind": "sum", "inner": (along,), "body": value, "place": (*axes, along), "bounds": bounds(axes)}
+        return self._computed(Reduction, shape, None, dtype, **fields, domain=domain, outer_mask=kept)
 
     def scan(self, kind: str, x: Value, dim: int) -> Value:
         """`x` combined along `dim` up to each place: the op's result."""
         dtype = check_dtype(self.out.dtype)
-        self.order += 1
-        shape, stride = tuple(self.out.shape), dense_stride(self.out)
-        tensor = Scan(self.name(), shape, stride, dtype, self.order, self.origin)
-        tensor.kind = kind
-        tensor.dim = dim
-        tensor.body = convert(self.element(x, tensor.axes), dtype)
-        self.program.items.append(tensor)
-        return whole(tensor)
+        shape = tuple(self.out.shape)
+        body = convert(self.element(x, axes_for(shape)), dtype)
+        return self._computed(Scan, shape, dense_stride(self.out), dtype, kind=kind, dim=dim, body=body)
 
     def scatter(
         self,
@@ -194,13 +184,8 @@ class Builder:
         domain = tuple(domain)
         inner = tuple(axis(f"s{i}", size) for i, size in enumerate(domain))
         places, value = tuple(at(inner)), convert(body(inner), root.dtype)
-        self.order += 1
-        tensor = Scatter(self.name(), root.shape, root.stride, root.dtype, self.order, self.origin)
-        tensor.kind, tensor.base = kind, root
-        tensor.inner, tensor.domain = inner, domain
-        tensor.at, tensor.body = places, value
-        self.program.items.append(tensor)
-        return whole(tensor)
+        fields = {"kind": kind, "base": root, "inner": inner, "domain": domain, "at": places, "body": value}
+        return self._computed(Scatter, root.shape, root.stride, root.dtype, **fields)
 
     def _reduce_nothing(self, kind: str, x: Value, reduced: set[int], keepdim: bool, dtype: torch.dtype) -> Value:
         """The combination of single elements. A sum starts at 0.0, which makes 0.0 of -0.0; what is not finite has no

@@ -219,12 +219,8 @@ class _Lowering:
         if fake.is_neg() or fake.is_conj():  # the memory holds something else than the tensor
             self.has_names = True
             return NameRef(name)
-        shape = tuple(map(self.sizes.of_size, fake.shape))
-        stride = self._numbers(fake.stride())
-        self.build.order += 1
-        source = Source(name, shape, stride, fake.dtype, self.build.order, self.build.origin, fake.device)
-        self.program.sources[name] = source
-        return whole(source)
+        shape, stride = tuple(map(self.sizes.of_size, fake.shape)), self._numbers(fake.stride())
+        return whole(self._result(name, shape, stride, fake.dtype, fake.device))
 
     def _constant(self, node: torch.fx.Node) -> Any:
         found: Any = self.gm
@@ -358,20 +354,14 @@ class _Lowering:
         rewritten = self._rewritten(node, args, kwargs, out)
         if rewritten is not None:
             return rewritten
-        origins: list[SizeOrigin] = []
-        if isinstance(out, (tuple, list)):
-            for i, fake in enumerate(out):
-                origins += self._bind_sizes(f"{node.name}_{i}", fake)
-            results = tuple(self._source(f"{node.name}_{i}", fake) for i, fake in enumerate(out))
-            # a number among the results, as attention's greatest length, has a name and may be symbolic
-            names = tuple(v.root if isinstance(v, Value) else f"{node.name}_{i}" for i, v in enumerate(results))
-            self._append_extern(node, args, kwargs, names, single=False, origins=origins)
-            return results
-        origins = self._bind_sizes(node.name, out)
-        result = self._source(node.name, out)
-        name = result.root if isinstance(result, Value) else node.name
-        self._append_extern(node, args, kwargs, (name,), single=True, origins=origins)
-        return result
+        several = isinstance(out, (tuple, list))
+        given = {f"{node.name}_{i}": fake for i, fake in enumerate(out or ())} if several else {node.name: out}
+        origins = [origin for name, fake in given.items() for origin in self._bind_sizes(name, fake)]
+        results = tuple(self._source(name, fake) for name, fake in given.items())
+        # a number among the results, as attention's greatest length, has a name and may be symbolic
+        names = tuple(v.root if isinstance(v, Value) else name for name, v in zip(given, results, strict=True))
+        self._append_extern(node, args, kwargs, names, single=not several, origins=origins)
+        return results if several else results[0]
 
     def _parts(self, copy: torch.fx.Node, into: Any) -> list[tuple[Value, Value]]:
         """What is copied in place of all; nothing where only data tells which part it is, or whether there is one."""
@@ -431,9 +421,12 @@ class _Lowering:
         self._append_extern(None, args, kwargs, made, single=len(made) == 1, target=target)
         return tuple(map(whole, made))
 
-    def _result(self, name: str, shape: Any, stride: Any, dtype: torch.dtype) -> Source:
+    def _result(
+        self, name: str, shape: Any, stride: Any, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Source:
         self.build.order += 1
-        source = Source(name, shape, stride, dtype, self.build.order, self.build.origin, self.device)
+        device = self.device if device is None else device
+        source = Source(name, shape, stride, dtype, self.build.order, self.build.origin, device)
         self.program.sources[name] = source
         return source
 

@@ -7,7 +7,7 @@ A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +63,11 @@ def print_kernel(kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -
     printer = _Printer(with_bits(kernel), stored_in)
     text = printer.function()
     return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked, printer.parameters)
+
+
+def _lies_across(address: Index, across: Axis, along: Axis) -> bool:
+    """Do neighbours in memory lie along the one axis, and not along the other, which it varies with?"""
+    return stride_of(address, across) == 1 and stride_of(address, along) not in (None, 0, 1)
 
 
 def _rounded_up(size: int | Size, by: int) -> int | str:
@@ -489,17 +494,10 @@ class _Printer(Lanes):
 
     def _along_rows(self, section: Section) -> list[Load]:
         """What neighbours in memory along the rows, at every point: it is read in tiles."""
-        last, columns = self.kernel.inner[-1], self.kernel.outer[-1]
-        if hint_of(last.size) < 5:
+        if hint_of(self.kernel.inner[-1].size) < 5:
             return []
-        return [
-            load
-            for load in always_read(section.values())
-            if stride_of(load.address, last) == 1
-            and stride_of(load.address, columns) not in (None, 0, 1)
-            and load.dtype.itemsize in (2, 4, 8)
-            and load.tensor not in self.stored_over.values()
-        ]
+        loads = self._read_across(section.values(), self.kernel.inner[-1], self.kernel.outer[-1])
+        return [load for load in loads if load.tensor not in self.stored_over.values()]
 
     def _stored_along_rows(self, section: Section) -> list[Store]:
         """What is stored side by side along the rows: it goes by way of tiles, a vector of a row at once."""
@@ -510,8 +508,7 @@ class _Printer(Lanes):
         return [
             store
             for store in section.stores
-            if stride_of(store.address, last) == 1
-            and stride_of(store.address, columns) not in (None, 0, 1)
+            if _lies_across(store.address, last, columns)
             and store.tensor.dtype.itemsize == 4
             and store.tensor not in self.stored_over
             and store.tensor not in read
@@ -677,7 +674,7 @@ class _Printer(Lanes):
         kernel = self.kernel
         along = kernel.inner[-1]
         others = tuple(a for a in kernel.outer if a is not across)
-        turned = self._turned_loads(across, along)
+        turned = self._read_across(kernel.expressions(), across, along)
         # a tile serves all of the axes that what is turned does not depend on, if enough is left for the threads
         inside = tuple(a for a in others if all(stride_of(load.address, a) == 0 for load in turned))
         outside = tuple(a for a in others if a not in inside)
@@ -700,14 +697,12 @@ class _Printer(Lanes):
         self.tell()
         self.close()
 
-    def _turned_loads(self, across: Axis, along: Axis) -> list[Load]:
+    def _read_across(self, values: Iterable[Scalar], across: Axis, along: Axis) -> list[Load]:
         """What is read along the other axis, at every point."""
         return [
             load
-            for load in always_read(self.kernel.expressions())
-            if stride_of(load.address, across) == 1
-            and stride_of(load.address, along) not in (None, 0, 1)
-            and load.dtype.itemsize in (2, 4, 8)
+            for load in always_read(values)
+            if _lies_across(load.address, across, along) and load.dtype.itemsize in (2, 4, 8)
         ]
 
     def _turn(self, load: Load, across: Axis, along: Axis, tile: tuple[str, str, str], width: int) -> None:
