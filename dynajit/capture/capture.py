@@ -26,28 +26,24 @@ from dynajit.bytecode import decode, part_of, pretty
 from dynajit.capture import background, collector, keeping, passed, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace, finish_inside, settle
 from dynajit.capture.idle import holds_tensors
-from dynajit.capture.past_limit import look_again, run_as_written
-from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
-from dynajit.capture.reuse import graph_key
-from dynajit.capture.session import Session, frame_number, roots, touched
-from dynajit.capture.variants import (
+from dynajit.capture.misses import (
     LAST_VARIANTS,
     MAX_ROLES,
     Reasons,
-    VariantData,
-    detached_variant,
-    eager_variant,
     give_up,
     given_made_anew,
-    is_eager,
-    made_for,
+    misses_of,
     never_fits_again,
     note_objects_made_anew,
     note_what_varies,
     other_roles,
     recompile_reason,
-    role_of,
 )
+from dynajit.capture.past_limit import look_again, run_as_written
+from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
+from dynajit.capture.reuse import graph_key
+from dynajit.capture.session import Session, frame_number, roots, touched
+from dynajit.capture.variants import VariantData, detached_variant, eager_variant, is_eager, made_for, role_of
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.again import run_again
@@ -163,13 +159,14 @@ def _missed(
     for added in own:  # by another thread, since
         if added not in failed and added.globals is function.__globals__ and added.guards.check(values) < 0:
             return added
-    why = recompile_reason(code, own, reasons, values, function.__globals__)
+    misses = misses_of(own, reasons, values, function.__globals__)
+    why = recompile_reason(code, own, misses)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
     # variants for other sets of keyword arguments are other roles, each with its own limit
     count = len(own) - other_roles(own, values)
     full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MAX_ROLES
-    if full or never_fits_again(session, own, reasons, values, function.__globals__):
+    if full or never_fits_again(session, misses):
         give_up(session, code, why, len(own), full)
         _C.mark_run_only(code)
         run_as_written(session, code)
@@ -182,9 +179,21 @@ def _missed(
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
         last, is_part = count >= config.recompile_limit - LAST_VARIANTS, "_continues" in function.__dict__
-        note_what_varies(seen, own, reasons, last, is_part, values, function.__globals__)
-    note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
-    compile_id = f"[{frame_number(code)}/{len(own)}]"
+        note_what_varies(seen, own, misses, last, is_part)
+    note_objects_made_anew(session, seen, misses)
+    del misses
+    return _compiled(session, code, function, values, f"[{frame_number(code)}/{len(own)}]", why)
+
+
+def _compiled(
+    session: Session,
+    code: types.CodeType,
+    function: types.FunctionType,
+    values: tuple[Any, ...],
+    compile_id: str,
+    why: str | None,
+) -> _C.Variant | None:
+    """A variant for the call, kept from an earlier process or made; `why`: why those there are do not fit."""
     if why is not None:
         logs.emit(
             "recompiles",

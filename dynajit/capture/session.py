@@ -297,7 +297,7 @@ class Session:
             place = tensor.source.found_by(there)
             if place is not None:
                 known.expect_sizes(tensor._replace(source=place))
-        known.restless.update(seen.restless)
+        known.varying_places.update(seen.varying_places)
         self.expect(function, [*filter(None, (source.found_by(there) for source in seen.expected()))])
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> _C.CompiledFunction:

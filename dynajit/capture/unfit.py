@@ -2,7 +2,7 @@
 
 In: a variant that was just made, and the frame's values, which are what they were: nothing of the frame has run. Out:
 whether it will do. Left alone, such a frame would be compiled again at each call, up to the recompile limit. The same
-fault seen from the other side is a guard that failed, and holds (`variants.recompile_reason`).
+fault seen from the other side is a guard that failed, and holds (`misses.recompile_reason`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from dynajit import _C
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.report.counters import counters
@@ -44,7 +44,7 @@ def fits(
     if source not in earlier and threading.active_count() > 1:
         earlier.add(source)
         return True
-    reason = guards.failure_reason(failed, values, variant.globals)
+    reason = guards.failure_reason(failed, CallValues(values, variant.globals))
     record.skipped = f"{breaks.UNFIT_GUARD.text}: {reason}"
     report(code, reason)
     _C.mark_run_only(code)

@@ -107,7 +107,7 @@ class Seen:
         #: parameters of a part that are results of what a varying value ended the graph for: what is there varies, too
         self.results: set[Source] = set()
         #: where values that vary compared in too many ways: the graph ends there
-        self.restless: set[Any] = set()
+        self.varying_places: set[Any] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()
         #: whether lines that set a tensor's data were found to change what backward reads in the graph around them

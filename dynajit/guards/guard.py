@@ -129,6 +129,10 @@ class Guard:
             put(made, name, value)
         return made
 
+    def of_class(self, kind: type) -> Guard:
+        """A guard on the class alone of what is there."""
+        return Guard(self.source, "TYPE", kind, user_loc=self.user_loc)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"guards are frozen; {name} can't be set")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dynajit import _C
@@ -38,9 +38,11 @@ class MadeAnew(NamedTuple):
 class GuardSet:
     """Guards, append-only but for taking back the last ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
         self._guards: list[Guard] = []
         self._index: dict[Guard, int] = {}
+        for guard in guards:
+            self.add(guard)
 
     def add(self, guard: Guard) -> None:
         """Append, unless an equal one is there."""
@@ -80,32 +82,26 @@ class GuardSet:
             raise ConfigError(f"{told}. What it is given are dynajit's guards, with kind, source and params") from error
         if len(wanted) != len(self._guards):
             raise ConfigError(f"guard_filter_fn gave {len(wanted)} answers for {len(self._guards)} guards")
-        other = GuardSet()
-        for guard, kept in zip(self._guards, wanted, strict=True):
-            if kept or guard.kind == "GLOBAL_STATE":
-                other.add(guard)
-        return other
+        return GuardSet(guard for guard, kept in zip(self, wanted, strict=True) if kept or guard.kind == "GLOBAL_STATE")
 
     def loosened(self, sources: Collection[Source | None]) -> GuardSet:
         """The guards, but of these tensors' metadata only the class is left."""
         if not sources:
             return self
-        other = GuardSet()
-        for guard in self._guards:
-            if guard.kind == "TENSOR" and guard.source in sources:
-                guard = Guard(guard.source, "TYPE", guard.params[0].type, user_loc=guard.user_loc)
-            other.add(guard)
-        return other
+        return GuardSet(
+            guard.of_class(guard.params[0].type) if guard.kind == "TENSOR" and guard.source in sources else guard
+            for guard in self
+        )
 
     def of_any_value(self) -> GuardSet:
         """The guards, but of numbers and texts only the class is left, and torch may be in any mode."""
-        other = GuardSet()
-        for guard in self._guards:
-            if guard.kind == "EQUALS" and type(guard.params[0]) is not bool:
-                guard = Guard(guard.source, "TYPE", type(guard.params[0]), user_loc=guard.user_loc)
-            if guard.kind not in ("RELATION", "GLOBAL_STATE"):
-                other.add(guard)
-        return other
+        return GuardSet(
+            guard.of_class(type(guard.params[0]))
+            if guard.kind == "EQUALS" and type(guard.params[0]) is not bool
+            else guard
+            for guard in self
+            if guard.kind not in ("RELATION", "GLOBAL_STATE")
+        )
 
     def copy(self) -> GuardSet:
         """A set with the same guards."""
@@ -127,130 +123,104 @@ class GuardSet:
 
     def check_python(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> int:
         """What the program's check gives, by the Python twins."""
-        reader = _Reader(locals, globals)
+        call = CallValues(locals, globals)
         for index in self._ordered():
             guard = self._guards[index]
             try:
-                value = reader.value(guard)
+                value = call.value(guard)
             except Unreachable:
                 return index
             if not guard.check(value):
                 return index
         return -1
 
-    def holds(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> bool:
+    def holds(self, index: int, call: CallValues) -> bool:
         """Whether guard `index` holds for these locals, by its Python twin; False where that would run code of the
         program's."""
         guard = self._guards[index]
-        reader = _Reader(locals, globals)
         try:
-            return not kinds[guard.kind].runs_code and guard.check(reader.value(guard))
+            return not kinds[guard.kind].runs_code and guard.check(call.value(guard))
         except Unreachable:
             return False
 
-    def failure_reason(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> str:
+    def failure_reason(self, index: int, call: CallValues) -> str:
         """Why guard `index` failed for these locals: what was relied on, what is there now, the user's line."""
         guard = self._guards[index]
-        reader = _Reader(locals, globals)
         try:
-            text = guard.explain_failure(reader.value(guard))
+            text = guard.explain_failure(call.value(guard))
         except Unreachable as error:
             text = f"{error} can't be reached any more; the guard was {guard.describe()}"
-        if self.holds(index, locals, globals):
+        if self.holds(index, call):
             text = f"{guard.describe()} failed, and holds"
         if guard.user_loc is not None:
             text += f"  ({guard.user_loc.filename}:{guard.user_loc.lineno})"
         return text
 
-    def made_anew(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> MadeAnew | None:
+    def made_anew(self, index: int, call: CallValues) -> MadeAnew | None:
         """Where guard `index` met another object that looks like the one it wants; None if it failed for other
         reasons. Classes are `class_made_anew`'s."""
-        reader = _Reader(locals, globals)
         failed = self._guards[index]
         # what can't be reached may be an entry of a dictionary whose keys are guarded later
         keys = (guard for guard in self._guards if guard.kind == "DICT_KEYS" and _leads_through(failed, guard))
         for guard in (failed, *keys):
             source = guard.pinned()
             with contextlib.suppress(Unreachable):
-                value = reader.value(guard)
+                value = call.value(guard)
                 if source is None or issubclass(type(value), type) or not guard.looks_alike(value):
                     return None
                 wanted = guard.params[0]
                 return MadeAnew(source, isinstance(wanted, Held) and wanted.is_gone())
         return None
 
-    def renumbered(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> Source | None:
+    def renumbered(self, index: int, call: CallValues) -> Source | None:
         """Where guard `index` met a dictionary with as many keys as it wants, of which all are numbers, but others."""
         guard = self._guards[index]
         if guard.kind != "DICT_KEYS":
             return None
         with contextlib.suppress(Unreachable):
-            found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
+            found, wanted = call.value(guard), guard.params[0]
             if type(found) in (dict, OrderedDict) and len(found) == len(wanted):
                 return guard.source if all(type(key) is int for key in (*found, *wanted)) else None
         return None
 
-    def outgrown(
-        self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
-    ) -> tuple[CallSource, int] | None:
+    def outgrown(self, index: int, call: CallValues) -> tuple[CallSource, int] | None:
         """The length's source, and how long it was to be, where guard `index` met a container that is longer now, one
         that was computed and has another length, or a dictionary with other keys."""
         guard = self._guards[index]
-        with contextlib.suppress(Unreachable):
-            source = guard.source
-            counts = guard.kind == "EQUALS" and isinstance(source, CallSource) and source.of is deque.__len__
-            if source is None or not (counts or guard.kind in ("LEN", "DICT_KEYS")):
-                return None
-            found, wanted = _Reader(locals, globals).value(guard), guard.params[0]
-            if isinstance(source, CallSource) and counts:
-                return (source, wanted) if found > wanted else None
-            if guard.kind == "DICT_KEYS":
-                return (length_source(source, dict.__len__), id(wanted)) if issubclass(type(found), dict) else None
-            for kind in (list, dict, tuple):
-                if issubclass(type(found), kind):
-                    length = kind.__len__(found)
-                    other = length != wanted if isinstance(source, CallSource) else length > wanted
-                    return (length_source(source, kind.__len__), wanted) if other else None
-        return None
+        source = guard.source
+        if guard.kind == "DICT_KEYS" and source is not None:
+            with contextlib.suppress(Unreachable):
+                if issubclass(type(call.value(guard)), dict):
+                    return length_source(source, dict.__len__), id(guard.params[0])
+            return None
+        found = _length(guard, call)
+        if found is None:
+            return None
+        length, now, wanted = found
+        other = now != wanted if guard.kind == "LEN" and isinstance(source, CallSource) else now > wanted
+        return (length, wanted) if other else None
 
-    def other_lengths(
-        self, locals: Sequence[object], globals: dict[str, Any] | None = None, index: int | None = None
-    ) -> Iterator[tuple[CallSource, int]]:
+    def other_lengths(self, call: CallValues, index: int | None = None) -> Iterator[tuple[CallSource, int]]:
         """The lengths' sources, and how long it was to be, of lists, tuples and deques that are longer or shorter now;
         with an index only what that guard says."""
-        reader = _Reader(locals, globals)
         for guard in self._guards if index is None else (self._guards[index],):
-            source = guard.source
-            counts = guard.kind == "EQUALS" and isinstance(source, CallSource) and source.of is deque.__len__
-            if source is None or not (counts or guard.kind == "LEN"):
-                continue
-            with contextlib.suppress(Unreachable):
-                found, wanted = reader.value(guard), guard.params[0]
-                if isinstance(source, CallSource) and counts:
-                    if found != wanted:
-                        yield source, wanted
-                    continue
-                for kind in (list, tuple):
-                    if issubclass(type(found), kind) and kind.__len__(found) != wanted:
-                        yield length_source(source, kind.__len__), wanted
+            found = _length(guard, call)
+            if found is not None and found[0].of is not dict.__len__ and found[1] != found[2]:
+                yield found[0], found[2]
 
-    def resized(
-        self, locals: Sequence[object], globals: dict[str, Any] | None = None
-    ) -> Iterator[tuple[Source, list[int | None], list[int | None]]]:
+    def resized(self, call: CallValues) -> Iterator[tuple[Source, list[int | None], list[int | None]]]:
         """Where modules' parameters are that have other sizes than guards want: their sizes and strides, None for those
         that differ."""
-        reader = _Reader(locals, globals)
         for guard in self._guards:
             if guard.kind == "TENSOR" and guard.source is not None:
                 with contextlib.suppress(Unreachable):
-                    found = resized(reader.value(guard), guard.params[0])
+                    found = resized(call.value(guard), guard.params[0])
                     if found is not None:
                         yield (guard.source, *found)
 
-    def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
+    def differing(self, call: CallValues) -> set[Source]:
         """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
         follows from one of them."""
-        reader = _Reader(locals, globals)
         found: set[Source] = set()
         of_other_types: set[Source] = set()  # of which nothing can be asked that the guards asked
         for guard in self._guards:
@@ -260,23 +230,21 @@ class GuardSet:
             if any(each not in of_other_types and each.leads_through(of_other_types) for each in guard.sources()):
                 continue
             with contextlib.suppress(Unreachable):
-                if not guard.check(reader.value(guard)):
+                if not guard.check(call.value(guard)):
                     if source is None:
                         of_other_types.update(guard.sources())
                     else:
                         found.add(source)
         return found
 
-    def class_made_anew(
-        self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
-    ) -> type | None:
+    def class_made_anew(self, index: int, call: CallValues) -> type | None:
         """The class that guard `index` met in the place of another one of the same name: a class statement, or a call
         that makes a class, ran again."""
         guard = self._guards[index]
         if guard.kind not in ("ID", "TYPE"):
             return None
         try:
-            value = _Reader(locals, globals).value(guard)
+            value = call.value(guard)
         except Unreachable:
             return None
         found = value if guard.kind == "ID" else type(value)
@@ -295,6 +263,22 @@ class GuardSet:
             return kind_rank
 
         return sorted(range(len(self._guards)), key=rank)
+
+
+def _length(guard: Guard, call: CallValues) -> tuple[CallSource, int, int] | None:
+    """Of a guard on a container's length: the length's source, what it is now, and what the guard wants."""
+    source = guard.source
+    counts = guard.kind == "EQUALS" and isinstance(source, CallSource) and source.of is deque.__len__
+    if source is None or not (counts or guard.kind == "LEN"):
+        return None
+    with contextlib.suppress(Unreachable):
+        found, wanted = call.value(guard), guard.params[0]
+        if isinstance(source, CallSource) and counts:
+            return source, found, wanted
+        for kind in (list, dict, tuple):
+            if issubclass(type(found), kind):
+                return length_source(source, kind.__len__), kind.__len__(found), wanted
+    return None
 
 
 def _leads_through(guard: Guard, other: Guard) -> bool:
@@ -347,15 +331,24 @@ class _Builder:
         return slot
 
 
-class _Reader:
-    """Objects by source, each read once."""
+class CallValues:
+    """What sources lead to at one call, each read once.
 
-    def __init__(self, locals: Sequence[object], globals: dict[str, Any] | None) -> None:
+    Args:
+        locals: the values of the frame's parameters and free variables.
+        globals: the frame's globals.
+    """
+
+    def __init__(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> None:
         self._environment = Environment(locals, globals if globals is not None else {})
         self._objects: dict[Source, Any] = {}
 
     def value(self, guard: Guard) -> Any:
-        """What the guard's check takes: an object, or a list of them for kinds with several sources."""
+        """What the guard's check takes: an object, or a list of them for kinds with several sources.
+
+        Raises:
+            Unreachable: a source leads nowhere.
+        """
         objects = [self._read(source) for source in guard.sources()]
         if kinds[guard.kind].sources(guard.params):
             return objects

@@ -1,7 +1,7 @@
 """Which way a trace went where values that vary decide it: `if n > best`, a flag in a set, the order of a heap.
 
 In: decisions, as the trace takes them. Out: the outcomes at each place, in order, which a variant keeps: where variants
-went too many ways (`capture/variants.py`) the place is restless, and the next trace ends the graph there.
+went too many ways (`capture/misses.py`) the next trace ends the graph there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Decisions:
         object has, or whether it is None."""
         tx = self._tx
         place = of_type, self._place()
-        if place in tx.seen.restless and not (tx.runs_elsewhere or tx.static_numbers):
+        if place in tx.seen.varying_places and not (tx.runs_elsewhere or tx.static_numbers):
             raise GraphBreak(breaks.VARYING_VALUE, "what follows from numbers or texts that vary", at=self._call())
         outcome = ask()
         tx.journal.set_item(self.ways, place, (*self.ways.get(place, ()), outcome))

@@ -16,7 +16,7 @@ from dynajit import _C
 from dynajit.backends import kept_plan
 from dynajit.backends.kept_plan import NotKept
 from dynajit.guards.assumed import Assumptions
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import Environment, Source
 from dynajit.kept.code import CodeReader, CodeWriter
 from dynajit.kept.conditions import Reader, Writer
@@ -105,7 +105,7 @@ def from_data(
     program = guards.build(len(values), globals_, [reader.sources[place] for place in data["handed"]])
     failed = program.check(tuple(values))
     if failed >= 0:
-        raise NotKept(guards.failure_reason(failed, values, globals_))
+        raise NotKept(guards.failure_reason(failed, CallValues(values, globals_)))
     graph = _graph_of(data["graph"], name, reader.describer) if data["graph"] is not None else None
 
     code = None

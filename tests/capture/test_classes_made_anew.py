@@ -14,7 +14,7 @@ import torch
 
 import dynajit
 from dynajit import _C
-from dynajit.capture.variants import MAX_MADE_ANEW
+from dynajit.capture.misses import MAX_MADE_ANEW
 
 
 def statement(x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import dynajit
 from dynajit import _C, symbols
 from dynajit.guards.guard import Guard
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import LocalSource, SizeSource, StrideSource
 from dynajit.loopir.size import Size, SizeSymbol, Undecided, divides, hint_of, quotient
 
@@ -81,7 +81,7 @@ def test_sizes_and_strides_of_tensors() -> None:
     good, bad = torch.rand(3, 4), torch.rand(3, 8)[:, :4]
     for value, expected in ((good, -1), (bad, 0), (None, 0), (torch.rand(3), 0), (torch.rand(3, 4).to_sparse(), 0)):
         assert program.check((value,)) == guards.check_python((value,)) == expected
-    text = guards.failure_reason(0, (bad,))
+    text = guards.failure_reason(0, CallValues((bad,)))
     assert "L['x'].stride(0) == L['x'].size(1)" in text and "L['x'].stride(0) is 8" in text
 
 

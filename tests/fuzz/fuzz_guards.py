@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dynajit.guards.guard import Guard
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import (
     AttrSource,
     CallSource,
@@ -339,7 +339,7 @@ def check_guards(seed: int | random.Random) -> str | None:
             expected, found = guards.check_python(locals), program.check(locals)
             if expected != found:
                 return f"step {step}: the program says {_told(guards, found)}, the twins say {_told(guards, expected)}"
-        reason = guards.failure_reason(expected, locals) if expected >= 0 else "all hold"
+        reason = guards.failure_reason(expected, CallValues(locals)) if expected >= 0 else "all hold"
         if not reason or reason.endswith("and holds"):
             return f"step {step}: no reason for {guards[expected]}: {reason!r}"
         with _changed_classes(rng):

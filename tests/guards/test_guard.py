@@ -13,7 +13,7 @@ import torch
 
 from dynajit import _C
 from dynajit.guards.guard import Guard, kinds
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import ConstSource, LocalSource
 
 X, Y, Z = (LocalSource(i, name) for i, name in enumerate("xyz"))
@@ -122,7 +122,7 @@ def test_leaf_and_twin_agree(index):
         assert found == guards.check_python((value,)), (guard, value)
         assert found in (0, -1)
         if found == 0:
-            names_a_difference(guards.failure_reason(0, (value,)))
+            names_a_difference(guards.failure_reason(0, CallValues((value,))))
         held += found == -1
     assert held < len(VALUES)
     assert "L['x']" in guard.describe()
@@ -157,7 +157,10 @@ def test_several_objects():
     assert program.check((a, b, [])) == -1
     assert program.check((b, a, [])) == 1
     assert program.check((a, b, b)) == 0
-    assert guards.failure_reason(0, (a, b, b)) == "L['y'] and L['z'] were distinct objects and are now the same"
+    assert (
+        guards.failure_reason(0, CallValues((a, b, b)))
+        == "L['y'] and L['z'] were distinct objects and are now the same"
+    )
 
 
 @pytest.mark.parametrize("n", [2, 12, 13, 200, 600])
@@ -179,7 +182,7 @@ def test_global_state():
     assert program.check(()) == guards.check_python(()) == -1
     with torch.no_grad():
         assert program.check(()) == guards.check_python(()) == 0
-        assert guards.failure_reason(0, ()) == "grad mode was 1, is 0"
+        assert guards.failure_reason(0, CallValues(())) == "grad mode was 1, is 0"
 
 
 def test_guards_keep_no_object_alive():
@@ -207,7 +210,7 @@ def test_explanations():
     def explain(value, *guard):
         guards = GuardSet()
         guards.add(Guard(X, *guard))
-        return guards.failure_reason(0, (value,))
+        return guards.failure_reason(0, CallValues((value,)))
 
     assert explain(3, "EQUALS", 2) == "L['x'] was 2, is 3"
     assert explain(3, "TYPE", str) == "type(L['x']) was str, is int"
@@ -243,7 +246,7 @@ def test_explanations_of_what_looks_the_same(guard):
         else:
             guards.add(Guard(X, guard, old))
         assert guards.build(1).check((new,)) == 0
-        names_a_difference(guards.failure_reason(0, (new,)))
+        names_a_difference(guards.failure_reason(0, CallValues((new,))))
 
 
 def test_bad_guards_are_refused():

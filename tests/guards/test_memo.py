@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import dynajit
 from dynajit import _C
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 
 WARM = 12
 
@@ -84,7 +84,7 @@ def assert_agrees(variant: _C.Variant, guards: GuardSet, local: tuple[Any, ...])
         found = variant.guards.check(local)
         assert (found == -1) == (expected == -1), (found, expected)
         if found >= 0:
-            assert guards.failure_reason(found, local, variant.globals)
+            assert guards.failure_reason(found, CallValues(local, variant.globals))
     return expected == -1
 
 

@@ -7,7 +7,7 @@ import torch
 
 from dynajit import _C
 from dynajit.guards.guard import Guard
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import AttrSource, InstanceAttrSource, ItemSource, LocalSource, TypeSource
 from dynajit.report.records import FrameLoc
 
@@ -69,7 +69,7 @@ def test_modes_are_checked_first_and_aliasing_last():
 def test_reason_names_the_users_line():
     guards = GuardSet()
     guards.add(Guard(X, "EQUALS", 1, user_loc=FrameLoc("model.py", 12)))
-    assert guards.failure_reason(0, (2,)) == "L['x'] was 1, is 2  (model.py:12)"
+    assert guards.failure_reason(0, CallValues((2,))) == "L['x'] was 1, is 2  (model.py:12)"
 
 
 def test_locals_beyond_the_frame_are_refused():
@@ -172,4 +172,4 @@ def test_random_programs_against_the_twin(seed):
         found = program.check((other,))
         assert found == guards.check_python((other,))
         if found >= 0:
-            assert guards.failure_reason(found, (other,))
+            assert guards.failure_reason(found, CallValues((other,)))

@@ -10,7 +10,7 @@ import torch
 from dynajit import _C
 from dynajit.bytecode.assemble import Emitter
 from dynajit.guards.guard import Guard
-from dynajit.guards.program import GuardSet
+from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import (
     AttrSource,
     CallSource,
@@ -136,7 +136,7 @@ def test_unreachable_is_a_failed_guard(name):
     guards.add(Guard(X, "TYPE", Thing))
     guards.add(Guard(source, "ID", None))
     assert guards.build(2, globals()).check(local_values) == guards.check_python(local_values, globals()) == 1
-    assert "can't be reached" in guards.failure_reason(1, local_values, globals())
+    assert "can't be reached" in guards.failure_reason(1, CallValues(local_values, globals()))
 
 
 def test_an_error_in_user_code_is_a_failed_guard():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.capture.variants import MANY_OBJECTS
+from dynajit.capture.misses import MANY_OBJECTS
 from dynajit.testing import assert_same
 
 
