@@ -373,10 +373,10 @@ class DictVal(Value):
     def become_copy(self, tx: Tracer, other: Any) -> bool:
         """If it is new: begin as a copy of a dictionary that is long or had another length before, as those have that a
         program adds to (`{**log, step: loss}`), and depend on none of its keys; whether that was so."""
-        plain = type(other) is DictVal and other.kind is dict and not (other.complete or other.iterated or other.raw)
-        if not plain or type(self) is not DictVal or self.kind is not dict or self.source is not None:
+        plain = all(type(each) is DictVal and each.kind is dict and not each.iterated for each in (self, other))
+        if not plain or self.source is not None or self.entries or not self.complete:
             return False
-        if self.entries or self.iterated or not self.complete or other._compares_itself():
+        if other.complete or other.raw or other._compares_itself():
             return False
         count = dict.__len__(other.real_dict)
         if not length_varies(tx, count, length_source(other.read_from, dict.__len__)) and count < LONG:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import io
+import itertools
 import logging
 import re
 import types
@@ -64,26 +65,31 @@ def is_replayed(function: Any, args: Sequence[Value]) -> bool:
 
 def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], name: str = "") -> Value:
     """Defer the call of a logger's method (or the function of `logging`) of this name."""
-    logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
-    loggers = [value for value in args if _is_logger(value)]
+    loggers, given = [*filter(_is_logger, args)], [*itertools.filterfalse(_is_logger, args)]
+    logged = [*given, *itertools.filterfalse(_is_logger, kwargs.values())]
     changed = _are_changed(loggers, tx) or tx.written_global(vars(logging), None) is not None
     if not changed and not all(map(never_changes, logged)) and _is_off(tx, args, name):
         return ConstVal(None)
     break_outside_forward(tx, f"{name}()", kwargs.get("stacklevel"))
-    if tx.exceptions.current is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the exception that is being handled")
-    if "stack_info" in kwargs:
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")
-    if changed:
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of a logger that was changed")
-    message = [value for value in args if not _is_logger(value)][name == "log" :]
-    if name and not _formats(message):
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
+    why = _why_not_deferred(tx, kwargs, name, changed)
+    if why is None and name and not _formats(given[name == "log" :]):
+        why = "whose message may not fit its arguments"
+    if why is not None:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() {why}")
     effect = defer_call(tx, function, args, kwargs, logged)
     effect.comes_too_late.append(functools.partial(_are_changed, loggers))
     reached = _reached_by_records(tx, loggers[0] if loggers else None)
     effect.comes_too_late.append(lambda tx: not reached.keys().isdisjoint(tx.outside_objects()))
     return ConstVal(None)
+
+
+def _why_not_deferred(tx: Tracer, kwargs: dict[str, Value], name: str, changed: bool) -> str | None:
+    """What a call shows besides its arguments, which would be something else later."""
+    if tx.exceptions.current is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
+        return "of the exception that is being handled"
+    if "stack_info" in kwargs:
+        return "of the stack"
+    return "of a logger that was changed" if changed else None
 
 
 def _is_logger(value: Value) -> bool:

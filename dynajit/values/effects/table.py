@@ -146,20 +146,24 @@ def apply(tx: Tracer, rule: Rule, args: Sequence[Value], kwargs: dict[str, Value
     if tx.runs_elsewhere or tx.static_numbers:
         refuse(f"{rule.name} in {tx.runs_elsewhere or 'an autograd.Function'}")
     state = rule.state(args)
-    if state is not None and any(
-        isinstance(value, DeferredCall) and value.may_draw for value in tx.journal.dirty.values()
-    ):
+    deferred = [value for value in tx.journal.dirty.values() if isinstance(value, DeferredCall)]
+    if state is not None and any(call.may_draw for call in deferred):
         refuse(f"{rule.name} after what is logged, whose handlers may draw too")
     given = [_argument(tx, rule.name, arg) for arg in args]
     named = {key: _argument(tx, rule.name, arg) for key, arg in (kwargs or {}).items()}
     source = RunTimeSource(len(tx.calls), rule.name)
     tx.calls.append(RealCall(rule.function, given, named, source, when is When.AFTER, state))
     tx.journal.record(tx.calls.pop)
-    if rule.gives is None:
+    return _given(tx, rule.gives, source, args)
+
+
+def _given(tx: Tracer, gives: type | Gives | None, source: RunTimeSource, args: Sequence[Value]) -> Value:
+    """The model of what a call gives."""
+    if gives is None:
         return ConstVal(None)
-    if rule.gives in (int, float):
-        return from_symbolic(tx, tx.graph.shapes.unknown(rule.gives, source), source)
-    return RunTimeObject(rule.gives, source) if isinstance(rule.gives, type) else rule.gives(tx, source, args)
+    if gives in (int, float):
+        return from_symbolic(tx, tx.graph.shapes.unknown(gives, source), source)
+    return RunTimeObject(gives, source) if isinstance(gives, type) else gives(tx, source, args)
 
 
 def _argument(tx: Tracer, name: str, value: Value) -> Value:

@@ -16,7 +16,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -112,11 +112,11 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     if parts is not None:
         return any(_matches(tx, obj, part) for part in parts)
     cls, kind = classes.real(), obj.py_type()
-    check, _ = lookup_type(type(cls), "__instancecheck__")
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)
     if _is_marked(tx, obj, cls):
         return True
+    check, _ = lookup_type(type(cls), "__instancecheck__")
     protocol = isinstance(cls, type(typing.Protocol))
     home = check.__module__ if isinstance(check, types.FunctionType) else "abc"
     if home == "typing" and isinstance(cls, type) and not protocol:
@@ -126,9 +126,6 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
     if protocol and getattr(cls, "_is_protocol", False):
-        if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
-        tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
         return _follows_protocol(tx, obj, classes)
     with raising(tx, TypeError):
         return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
@@ -139,30 +136,41 @@ def _follows_protocol(tx: Tracer, obj: Value, protocol: Value) -> bool:
     Left to the real call where releases of Python look for members in other ways, or what is registered decides."""
     cls: Any = protocol.real()
     kind = obj.py_type()
+    ends = GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {protocol.describe()}")
+    if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
+        raise ends
+    tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
     names = getattr(typing, "_get_protocol_attrs")(cls)  # noqa: B009 - private
     methods = {name for name in names if callable(getattr(cls, name, None))}
     with raising(tx, TypeError):
         if cls in kind.__mro__ or (methods == set(names) and issubclass(kind, cls)):
             return True
-    raw = {name: lookup_type(kind, name)[0] for name in names}
-    dynamic = in_python(kind, "__getattribute__") or getattr(kind, "__getattr__", None) not in _PLAIN_GETATTR
-    proxy = lookup_type(kind, "__class__")[1] is not object
-    computed = any(hasattr(type(each), "__get__") and not isinstance(each, _METHODS) for each in raw.values())
     registered = methods != set(names) and getattr(abc, "_get_dump")(cls)[0]  # noqa: B009 - private
-    own = isinstance(obj, ObjVal)
-    if dynamic or proxy or computed or registered or (kind.__dictoffset__ and not own):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {protocol.describe()}")
+    if registered or (kind.__dictoffset__ and not isinstance(obj, ObjVal)) or _computes_attributes(kind, names):
+        raise ends
     for name in sorted(names):
-        if own:
-            found = tx.find_attribute(obj, name)
-            absent = found is None or (name in methods and is_none(found))
-        else:
-            absent = raw[name] is MISSING or (name in methods and raw[name] is None)
-        if absent:
+        if _lacks_member(tx, obj, name, name in methods):
             return False
     if hasattr(kind, "__getattr__"):  # which static look-ups pass by
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {protocol.describe()}")
+        raise ends
     return True
+
+
+def _lacks_member(tx: Tracer, obj: Value, name: str, is_method: bool) -> bool:
+    """Whether an object has no such attribute, or None for a method."""
+    if isinstance(obj, ObjVal):
+        found = tx.find_attribute(obj, name)
+        return found is None or (is_method and is_none(found))
+    in_class = lookup_type(obj.py_type(), name)[0]
+    return in_class is MISSING or (is_method and in_class is None)
+
+
+def _computes_attributes(kind: type, names: Collection[str]) -> bool:
+    """Whether code decides which of these attributes an instance has."""
+    dynamic = in_python(kind, "__getattribute__") or getattr(kind, "__getattr__", None) not in _PLAIN_GETATTR
+    found = (lookup_type(kind, name)[0] for name in names)
+    computed = any(hasattr(type(each), "__get__") and not isinstance(each, _METHODS) for each in found)
+    return dynamic or computed or lookup_type(kind, "__class__")[1] is not object
 
 
 def _claimed_class(tx: Tracer, obj: Value) -> type:

@@ -159,15 +159,21 @@ def _run(tx: Tracer, mode: str, source: Value, globals_: Value | None, locals_: 
     if tables == [None, None]:
         tables[1] = _brought_up_to_date(tx, caller)
     space = Namespace(caller, *tables)
-    if space.globals is not None and not space.globals.contains(tx, _BUILTINS):
-        table = builtins.__dict__
-        space.globals.setitem(tx, _BUILTINS, tx.wrap(table, ConstSource(table, "builtins.__dict__")))
-    elif space.globals is not None and space.globals.getitem(tx, _BUILTINS).py_type() is not dict:
-        raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{mode}() with builtins of its own")
+    if space.globals is not None:
+        _add_builtins(tx, mode, space.globals)
     code = _compiled(source.const(), mode, caller.code_object.co_flags & _FUTURES & ~_NESTED)
     if code is None or (space.globals is not None and any(i.op == "MAKE_FUNCTION" for i in decode(code).instrs)):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{mode}() of source text that is no plain code")
     return tx.run_source(code, space)
+
+
+def _add_builtins(tx: Tracer, mode: str, globals_: Value) -> None:
+    """Give the dictionary the name for builtins, as `eval` and `exec` do."""
+    if not globals_.contains(tx, _BUILTINS):
+        table = builtins.__dict__
+        globals_.setitem(tx, _BUILTINS, tx.wrap(table, ConstSource(table, "builtins.__dict__")))
+    elif globals_.getitem(tx, _BUILTINS).py_type() is not dict:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{mode}() with builtins of its own")
 
 
 def _compiled(text: str, mode: str, flags: int) -> Any:

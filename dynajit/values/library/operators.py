@@ -59,12 +59,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         # `@=` makes a new tensor; the code of a graph with it would bind the left one's name to that
         in_left = inplace and symbol != "@" and computes_as_tensor(left)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
-    if (
-        symbol == "%"
-        and isinstance(left, ConstVal)
-        and left.py_type() is str
-        and (not hasattr(right.py_type(), "__rmod__") or (isinstance(right, ObjVal) and not _formats_itself(right.cls)))
-    ):
+    if symbol == "%" and isinstance(left, ConstVal) and left.py_type() is str and not _formats_itself(right):
         return format_percent(tx, left.value, right)
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return user_binary(tx, left, right, symbol, BINARY[symbol][1], inplace)
@@ -80,9 +75,12 @@ def _computing(left: Value, right: Value) -> Value:
     return left if left.array_priority >= right.array_priority else right
 
 
-def _formats_itself(cls: type) -> bool:
-    """Whether `text % object` asks the object, whose class is a subclass of str then."""
-    return issubclass(cls, str) and cls.__rmod__ is not str.__rmod__  # type: ignore[attr-defined]
+def _formats_itself(value: Value) -> bool:
+    """Whether `text % value` asks the value: of the program's objects one whose class is a subclass of str."""
+    method = getattr(value.py_type(), "__rmod__", None)
+    if isinstance(value, ObjVal):
+        return issubclass(value.cls, str) and method is not str.__rmod__  # type: ignore[attr-defined]
+    return method is not None
 
 
 def computes_as_tensor(value: Value, method: str = "") -> bool:
@@ -111,14 +109,10 @@ def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
 def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, inplace: bool, tried: int = 0) -> Value:
     """The operator `symbol` by the special methods `name`, of which one operand's class is the user's. The first
     `tried` attempts were made already, and declined."""
-    attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
+    method, reflected = f"__{name}__", f"__r{name}__"
     left_type, right_type = left.py_type(), right.py_type()
-    if (
-        right_type is not left_type
-        and left_type in right_type.__mro__  # whatever ABCs say
-        and getattr(right_type, f"__r{name}__", None) is not getattr(left_type, f"__r{name}__", None)
-    ):
-        attempts.reverse()
+    overrides = getattr(right_type, reflected, None) is not getattr(left_type, reflected, None)
+    attempts = _in_order(left, method, right, reflected, overrides)
     if right_type is left_type:
         del attempts[1:]  # operands of one class are asked once
     if inplace:
@@ -135,10 +129,9 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
         if found.py_type() is tuple and found in plain and found not in (left, right):
             return TupleVal(tx.unpack(found))  # another tuple than the instance
         return found
-    for sequence, times in ((left, right), (right, left)):
-        repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
-        if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
-            return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
+    repeated = _repeated(tx, symbol, left, right)
+    if repeated is not None:
+        return repeated
     if inplace and left.ibinary(tx, symbol, right):
         return left
     made = left.binary(tx, symbol, right) if getattr(left, "is_view", False) else None  # it takes any iterable
@@ -147,6 +140,25 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
     with raising(tx, TypeError):
         refuse(shown, left_type, right_type)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {left.describe()} and {right.describe()}")
+
+
+def _in_order(
+    left: Value, method: str, right: Value, reflected: str, overrides: bool = True
+) -> list[tuple[Value, str, Value]]:
+    """Who is asked, by which method, about whom: a subclass's instance comes first, if it `overrides` the method."""
+    attempts = [(left, method, right), (right, reflected, left)]
+    if overrides and right.py_type() is not left.py_type() and left.py_type() in right.py_type().__mro__:
+        attempts.reverse()  # whatever ABCs say
+    return attempts
+
+
+def _repeated(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """If it is that, the product of a sequence and an object that counts as an integer."""
+    for sequence, times in ((left, right), (right, left)):
+        repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
+        if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
+            return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
+    return None
 
 
 def _operator_method(tx: Tracer, shown: str, owner: Value, method: str, other: Value) -> Value | None:
@@ -269,9 +281,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     function, method, reflected = COMPARE[symbol]
     if _answers_for_tensor(left, right, method, reflected):
         return _user_compare(tx, left, right, symbol, method, reflected)
+    is_equality = symbol in ("==", "!=")
     if computes_as_tensor(left, method) or computes_as_tensor(right, reflected):
-        other = right if computes_as_tensor(left) else left
-        if symbol in ("==", "!=") and not computes_as_tensor(other) and not _comparable_with_tensor(other):
+        if is_equality and not all(map(_comparable_with_tensor, (left, right))):
             return ConstVal(symbol == "!=")
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
@@ -279,19 +291,29 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     chief = _computing(left, right)
     if chief.array_priority:
         return chief.operate(tx, function, [left, right])
-    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal) and symbol in ("==", "!="):
-        return compare(tx, symbol, left.target, right.target)
-    compared = _compare_members(tx, symbol, left, right)
+    compared = _compare_targets(tx, symbol, left, right) or _compare_members(tx, symbol, left, right)
     if compared is not None:
         return compared
-    if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
+    if _is_folded(left, right):
         return tx.fold(function, [left, right])
-    if is_number(left) and is_number(right) and (left.symbolic or right.symbolic):
-        return tx.fold(function, [left, right])
-    if symbol in ("==", "!="):
+    if is_equality:
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
     found = left.compare(tx, symbol, right)
     return found if found is not None else tx.fold(function, [left, right])
+
+
+def _compare_targets(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """Weak references are equal where what they refer to is; None for all others."""
+    if symbol in ("==", "!=") and isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
+        return compare(tx, symbol, left.target, right.target)
+    return None
+
+
+def _is_folded(left: Value, right: Value) -> bool:
+    """Whether Python's own comparison answers: of constants, or of numbers."""
+    if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
+        return True
+    return is_number(left) and is_number(right) and (left.symbolic or right.symbolic)
 
 
 def _compare_members(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
@@ -325,7 +347,8 @@ def _comparable_with_tensor(value: Value) -> bool:
     """Whether torch compares it, or NumPy after it declined: `Tensor.__eq__` takes arrays of any shape. What has no
     model may be one of NumPy's numbers."""
     return (
-        isinstance(value, (SymVal, ArrayVal, OpaqueVal))
+        computes_as_tensor(value)
+        or isinstance(value, (SymVal, ArrayVal, OpaqueVal))
         or bool(value.array_priority)
         or (isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool)))
     )
@@ -358,10 +381,7 @@ def _user_compare(
     tx: Tracer, left: Value, right: Value, symbol: str, method: str, reflected: str, tried: int = 0
 ) -> Value:
     """The first `tried` attempts were made already, and declined."""
-    attempts = [(left, method, right), (right, reflected, left)]
-    left_type, right_type = left.py_type(), right.py_type()
-    if right_type is not left_type and left_type in right_type.__mro__:  # whatever ABCs say
-        attempts.reverse()
+    attempts = _in_order(left, method, right, reflected)
     again = functools.partial(_user_compare, symbol=symbol, method=method, reflected=reflected)
     result = _first_answer(tx, symbol, (left, right), attempts, _comparison_method, again, tried)
     if result is not None:
@@ -374,6 +394,5 @@ def _user_compare(
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {left.describe()} and {right.describe()}")
     if symbol in ("==", "!="):
         return ConstVal(same_object(tx, left, right) == (symbol == "=="))
-    raise tx.raised(
-        TypeError, f"'{symbol}' not supported between instances of '{left_type.__name__}' and '{right_type.__name__}'"
-    )
+    kinds = f"'{left.py_type().__name__}' and '{right.py_type().__name__}'"
+    raise tx.raised(TypeError, f"'{symbol}' not supported between instances of {kinds}")

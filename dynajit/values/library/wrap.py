@@ -127,40 +127,11 @@ wraps_type(*SCALARS)(wrap_scalar)
 
 def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
-    if type(obj) in (int, float, complex, str, bytes):
-        tx.guard(source, "TYPE", type(obj))
-        if type(obj) in (str, bytes):
-            return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
-        if tx.static_numbers or not tx.seen.number(source, obj):
-            return UnreadConst(tx, obj, source)
-        if not has_symbol(obj, type(source) is CallSource):
-            return UnreadConst(tx, obj, source, changes=type(obj) is not float, differs=True)
-        if type(obj) is float:  # symbolic ones are real numbers, of which none is infinite or not a number
-            tx.guard(source, "RELATION", ("eq", ("mul", "number", 0.0), 0.0), ("number",), (), "it is finite")
-        return from_symbolic(tx, tx.graph.add_number(source, obj), source)
-    if is_literal(obj):
-        if type(obj) in VALUE_TYPES:
-            tx.guard(source, "TYPE", type(obj))
-            return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
-        if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
-            tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
-            if not tx.static_numbers and tx.seen.member(source, obj):
-                return UnreadMember(tx, obj, source)
-        if type(obj) is bool and not isinstance(source, ConstSource):
-            differs = _differs(tx, obj, source)
-            if differs or type(getattr(source, "key", None)) is int:
-                tx.guard(source, "TYPE", bool)  # one of a list may only be passed on, to a tensor of flags, say
-                return UnreadConst(tx, obj, source, differs=differs)
-        if type(obj) is slice:
-            found = _varying_slice(tx, obj, source)
-            if found is not None:
-                return found
-        if source in tx.seen.varying and isinstance(obj, (slice, range, frozenset)):
-            return _varying(tx, obj, source)
-        guard_literal(tx, obj, source)
-        tx.seen.stood(source, obj)
-        return ConstVal(obj, source)
     kind = type(obj)  # never isinstance(): it would run a user's __getattribute__
+    if kind in (int, float, complex):
+        return _number(tx, obj, source)
+    if is_literal(obj):
+        return _literal(tx, obj, source)
     known = tx.known_object(obj, source)
     if known is not None:
         return known
@@ -168,6 +139,50 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
     tx.remember_object(obj, made)
     return made
+
+
+def _number(tx: Tracer, obj: Any, source: Source) -> Value:
+    """The model of a number: a symbol of the graph, if it was another one in an earlier capture."""
+    tx.guard(source, "TYPE", type(obj))
+    if tx.static_numbers or not tx.seen.number(source, obj):
+        return UnreadConst(tx, obj, source)
+    if not has_symbol(obj, type(source) is CallSource):
+        return UnreadConst(tx, obj, source, changes=type(obj) is not float, differs=True)
+    if type(obj) is float:  # symbolic ones are real numbers, of which none is infinite or not a number
+        tx.guard(source, "RELATION", ("eq", ("mul", "number", 0.0), 0.0), ("number",), (), "it is finite")
+    return from_symbolic(tx, tx.graph.add_number(source, obj), source)
+
+
+def _literal(tx: Tracer, obj: Any, source: Source) -> Value:
+    """The model of what is immutable all the way down."""
+    kind = type(obj)
+    if kind in (str, bytes) or kind in VALUE_TYPES:
+        tx.guard(source, "TYPE", kind)
+        return UnreadConst(tx, obj, source, changes=_changes(tx, obj, source))
+    if kind is slice:
+        found = _varying_slice(tx, obj, source)
+    else:
+        found = _varying_flag(tx, obj, source) if not isinstance(source, ConstSource) else None
+    if found is not None:
+        return found
+    if source in tx.seen.varying and isinstance(obj, (slice, range, frozenset)):
+        return _varying(tx, obj, source)
+    guard_literal(tx, obj, source)
+    tx.seen.stood(source, obj)
+    return ConstVal(obj, source)
+
+
+def _varying_flag(tx: Tracer, obj: Any, source: Source) -> Value | None:
+    """The model of a member of an enumeration, or a truth value, that may be another one at other calls."""
+    if issubclass(type(obj), enum.Enum):
+        tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
+        return UnreadMember(tx, obj, source) if not tx.static_numbers and tx.seen.member(source, obj) else None
+    if type(obj) is bool:
+        differs = _differs(tx, obj, source)
+        if differs or type(getattr(source, "key", None)) is int:
+            tx.guard(source, "TYPE", bool)  # one of a list may only be passed on, to a tensor of flags, say
+            return UnreadConst(tx, obj, source, differs=differs)
+    return None
 
 
 def _changes(tx: Tracer, obj: Any, source: Source) -> bool:
@@ -265,27 +280,25 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     return found
 
 
+# what keeps a tensor out of graphs, by what torch says of it
+_KEPT_OUT: tuple[tuple[Callable[[torch.Tensor], bool], str], ...] = (
+    (torch._C._functorch.is_functorch_wrapped_tensor, "a tensor inside of a functorch transform"),
+    (torch._C._functorch.is_legacy_batchedtensor, "one of gradients that are batched (is_grads_batched)"),
+    (torch._is_functional_tensor, "a tensor that functionalization wraps"),
+    (lambda obj: obj._is_zerotensor(), "a tensor of zeros that has no memory"),
+    (lambda obj: not has_history(obj), "a view that outlived a write to its base"),
+)
+
+
 def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     """What keeps a tensor out of graphs."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(obj):
-        return "a tensor inside of a functorch transform"
-    if torch._C._functorch.is_legacy_batchedtensor(obj):
-        return "one of gradients that are batched (is_grads_batched)"
-    if torch._is_functional_tensor(obj):
-        return "a tensor that functionalization wraps"
-    if obj._is_zerotensor():
-        return "a tensor of zeros that has no memory"
-    if not has_history(obj):
-        return "a view that outlived a write to its base"
+    for is_so, words in _KEPT_OUT:
+        if is_so(obj):
+            return words
     whole = torch_compat.base_of(obj)
-    if whole is not None:
-        if type(whole).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
-            return f"a view of a {type(whole).__name__}"
-        both = is_wrapper(obj) and is_wrapper(whole)  # a jagged tensor's parts are views of the other's
-        if whole.is_nested and not both:
-            return "a view of a nested tensor"
-        if whole.layout is not torch.strided and not both:
-            return f"a view of a tensor with layout {whole.layout}"
+    refusal = None if whole is None else _why_no_view(obj, whole)
+    if refusal is not None:
+        return refusal
     if obj.dim() > MAX_DIMENSIONS:
         return f"a tensor of more than {MAX_DIMENSIONS} dimensions, which most kernels refuse and fakes allow"
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
@@ -294,6 +307,17 @@ def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
     if tx.graph.is_outdated(obj):
         return "a tensor that the graph has written through another one"
     return None
+
+
+def _why_no_view(obj: torch.Tensor, whole: torch.Tensor) -> str | None:
+    """What keeps a view of this tensor out of graphs."""
+    if type(whole).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
+        return f"a view of a {type(whole).__name__}"
+    if is_wrapper(obj) and is_wrapper(whole):  # a jagged tensor's parts are views of the other's
+        return None
+    if whole.is_nested:
+        return "a view of a nested tensor"
+    return None if whole.layout is torch.strided else f"a view of a tensor with layout {whole.layout}"
 
 
 def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:

@@ -306,16 +306,21 @@ class FunctionVal(Value):
             self._write(tx, name, value)
         elif name == "__annotations__" and kind in (dict, type(None)):
             self._write(tx, name, value if kind is dict else DictVal())
-        elif name == "__annotate__" and isinstance(value, FunctionVal):
-            others = {name: found for name, found in self.written.items() if name != "__annotations__"}
-            tx.journal.replace_all(self.written, others)
-            self._write(tx, name, value)
-        elif name == "__annotate__" and kind is type(None) and not self._has_outside_annotations():
-            self._write(tx, name, value)
+        elif name == "__annotate__":
+            return self._set_annotate(tx, value, kind)
         elif self.real_function is None and (name, kind) in (("__defaults__", tuple), ("__kwdefaults__", dict)):
             tx.journal.set_attr(self, name.strip("_"), value)
         else:
             return False
+        return True
+
+    def _set_annotate(self, tx: Tracer, value: Value, kind: type) -> bool:
+        if isinstance(value, FunctionVal):
+            others = {name: found for name, found in self.written.items() if name != "__annotations__"}
+            tx.journal.replace_all(self.written, others)
+        elif kind is not type(None) or self._has_outside_annotations():
+            return False
+        self._write(tx, "__annotate__", value)
         return True
 
     def _has_outside_annotations(self) -> bool:

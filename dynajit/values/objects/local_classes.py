@@ -24,7 +24,7 @@ from dynajit.bytecode import decode
 from dynajit.guards.source import ConstSource
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
-from dynajit.values.objects.lookup import is_trusted, lookup_type, namespace_of
+from dynajit.values.objects.lookup import SLOTS, is_trusted, lookup_type, namespace_of
 from dynajit.values.objects.objects import ClassVal
 
 # what a body may consist of; a CALL is a decorator's
@@ -232,7 +232,7 @@ def _is_kept(name: str, value: object) -> bool:
     """Whether an attribute of the class is the same in all of its makings, and can't be changed."""
     if isinstance(value, tuple):
         return all(_is_kept(name, part) for part in value)
-    if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+    if isinstance(value, SLOTS):
         return True
     if name == "_backward_cls":  # the metaclass of autograd.Function makes it
         return True

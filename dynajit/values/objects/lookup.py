@@ -28,6 +28,8 @@ from dynajit.values.scalars.constant import ConstVal, is_literal
 from dynajit.values.scalars.symbolic import COUNTERS
 
 MISSING: Any = object()
+# what a class written in C, or one with `__slots__`, has for an attribute that is in the instance itself
+SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
 # what Cython makes of functions and methods
 CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
@@ -90,7 +92,7 @@ _plain_names: dict[int, weakref.ref[type]] = {}
 def hides_dict(kind: type) -> bool:
     """Whether `__dict__` of an instance is something else than the dictionary of its attributes."""
     found, _ = lookup_type(kind, "__dict__")
-    return found is not MISSING and not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType))
+    return found is not MISSING and not isinstance(found, SLOTS)
 
 
 def is_data_descriptor(found: Any) -> bool:
@@ -166,8 +168,7 @@ def bind(
     source = source if source is not None else type_source(kind, name)
     tx.assumed.of_class(kind)
     if isinstance(found, types.FunctionType):
-        function = class_value(tx, kind, where, name, found)
-        return function if owner is None else MethodVal(owner, function)
+        return _method(owner, class_value(tx, kind, where, name, found))
     if isinstance(found, classmethod):
         return _bind_classmethod(tx, cls, kind, name, found, source)
     if isinstance(found, staticmethod):
@@ -175,20 +176,24 @@ def bind(
     if isinstance(found, _C_DESCRIPTORS):
         return _bind_method_of_c(tx, owner, kind, name, found, cls, source)
     if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction, CYTHON_FUNCTION)):
-        cached = tx.wrap(found, source)
-        return cached if owner is None else MethodVal(owner, cached)
-    if owner is not None and isinstance(found, functools.cached_property):
-        return _bind_cached_property(tx, owner, found, source)
+        return _method(owner, tx.wrap(found, source))
     if isinstance(found, _INSTANCE_METHOD):
-        inner = tx.wrap(found.__func__, AttrSource(source, "__func__"))
-        return inner if owner is None else MethodVal(owner, inner)
+        return _method(owner, tx.wrap(found.__func__, AttrSource(source, "__func__")))
     if isinstance(found, property):
         return _bind_property(tx, owner, name, found, source)
-    if owner is not None and isinstance(found, NAMED_ITEM):
-        return _item_of(tx, owner, found, source)
-    if owner is not None and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
+    if owner is not None:
+        if isinstance(found, functools.cached_property):
+            return _bind_cached_property(tx, owner, found, source)
+        if isinstance(found, NAMED_ITEM):
+            return _item_of(tx, owner, found, source)
+        if isinstance(found, SLOTS):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
     return _bind_by_get(tx, owner, kind, name, found, where, cls, source)
+
+
+def _method(owner: Value | None, function: Value) -> Value:
+    """A function as an attribute of the object; None: of the class."""
+    return function if owner is None else MethodVal(owner, function)
 
 
 def _bind_method_of_c(
@@ -214,7 +219,7 @@ def _bind_by_get(
         return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), cls], {}, READ)
     if getter is not MISSING and not isinstance(
         found,
-        (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
+        (type, types.BuiltinFunctionType, types.MethodType, *SLOTS),
     ):
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
     return class_value(tx, kind, where, name, found)

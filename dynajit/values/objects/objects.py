@@ -47,6 +47,7 @@ from dynajit.values.objects.class_writes import ClassNamespace, write_class, wri
 from dynajit.values.objects.functions import SuperVal
 from dynajit.values.objects.lookup import (
     MISSING,
+    SLOTS,
     bind,
     class_value,
     guard_missing,
@@ -307,7 +308,7 @@ class ObjVal(Value):
             return tx.from_real(self.cls)
         if name == "__dict__":
             return self.instance_dict(tx)
-        if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if isinstance(found, SLOTS):
             return self._slot(tx, name, found, fallback)
         getless = lookup_type(type(found), "__get__")[0] is MISSING and self._has_dict()
         if getless and (own := self.instance_dict(tx).lookup(tx, ConstVal(name))) is not None:
@@ -677,25 +678,28 @@ class ClassVal(AsksClass, RealVal):
             return changed[0] or self._lacks(tx, name)
         meta = type(cls)
         meta_found, meta_where = lookup_type(meta, name)
-        if name in _OF_EVERY_CLASS and (meta_where is type or not is_data_descriptor(meta_found)):
+        is_data = is_data_descriptor(meta_found)
+        if name in _OF_EVERY_CLASS and (meta_where is type or not is_data):
             return tx.from_real(getattr(cls, name))
         if name == "__class__" and meta_where is object:
             return tx.from_real(meta)
-        if meta_where is type and isinstance(meta_found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if meta_where is type and isinstance(meta_found, SLOTS):
             return self._of_type(tx, name, meta_found)
-        if meta_found is not MISSING and is_data_descriptor(meta_found):
-            return bind(tx, self, meta, name, meta_found, meta_where)
         found, where = lookup_type(cls, name)
-        if found is not MISSING:
+        if found is not MISSING and not is_data:
             return ConstVal(found) if isinstance(found, enum.Enum) else bind(tx, None, cls, name, found, where, self)
         if meta_found is not MISSING:
             return bind(tx, self, meta, name, meta_found, meta_where)
-        fallback, where = lookup_type(meta, "__getattr__")
+        return self._by_fallback(tx, name)
+
+    def _by_fallback(self, tx: Tracer, name: str) -> Value:
+        """What the metaclass's `__getattr__` gives."""
+        fallback, _ = lookup_type(type(self.obj), "__getattr__")
         if isinstance(fallback, types.FunctionType):
-            if issubclass(cls, enum.Enum) and name in cls.__members__:
-                return ConstVal(getattr(cls, name))
+            if issubclass(self.obj, enum.Enum) and name in self.obj.__members__:
+                return ConstVal(getattr(self.obj, name))
             return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
-        guard_missing(tx, cls, name)
+        guard_missing(tx, self.obj, name)
         self._lacks(tx, name)
 
     def _lacks(self, tx: Tracer, name: str) -> NoReturn:

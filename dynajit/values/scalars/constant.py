@@ -390,10 +390,11 @@ def number_method(tx: Tracer, number: Value, name: str) -> Value | None:
         return ConstVal(getattr(kind(1), name))
     if (name == "real" and kind is not complex) or (name == "numerator" and kind is int):
         return number
-    if kind in TIME_TYPES and name in READERS and hasattr(kind, name):
-        return tx.fold(READERS[name], [number])
-    if kind in TIME_TYPES and name in _OF_TIMES and hasattr(kind, name):
-        return ConstMethod(number, name)
+    if kind in TIME_TYPES and hasattr(kind, name):
+        if name in READERS:
+            return tx.fold(READERS[name], [number])
+        if name in _OF_TIMES:
+            return ConstMethod(number, name)
     names = ASKING | SPLITTING if kind in (str, bytes) else COMPUTING
     method = getattr(kind, name, None) if name in names else None
     return BoundBuiltin(number, name, tx.from_real(method)) if method is not None else None

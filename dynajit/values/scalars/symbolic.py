@@ -364,21 +364,42 @@ def _numbers_for(fn: Any, args: Sequence[Value]) -> list[Any] | None:
     """The operands as torch and sympy compute with them; None if they would compute something else."""
     if any(isinstance(arg, UnreadFlag) and not arg.is_read for arg in args):
         return None  # they are computed with at run time
-    bools = [arg.py_type() is bool for arg in args]
-    if fn is not torch.sym_ite and (fn not in _OF_BOOLS or not all(bools)):
-        # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
-        if not any(isinstance(arg, SymVal) and not truth for arg, truth in zip(args, bools, strict=True)):
-            return None
-        args = [ConstVal(arg.const()) if truth else arg for arg, truth in zip(args, bools, strict=True)]
-    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    known = _with_bools_decided(fn, args)
+    if known is None:
+        return None
+    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in known]
     kinds = set(map(type, numbers))
     if bool in kinds and torch.SymBool not in kinds:
         if fn in (builtins.max, builtins.min):
             return None  # the result may be the bool itself
         numbers = [int(number) if type(number) is bool else number for number in numbers]  # sympy tells them apart
-    # sympy has one zero, and none of the laws of NaN
-    unlike = any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers)
-    return None if unlike or any(map(symbols.is_large, numbers)) else numbers
+    return None if any(map(_is_unlike, numbers)) else numbers
+
+
+def _with_bools_decided(fn: Any, args: Sequence[Value]) -> Sequence[Value] | None:
+    """The operands; None if no number among them varies. sympy has no arithmetic of truth values, and none of them is
+    equal to a number: they are decided, but where all are."""
+    bools = [arg.py_type() is bool for arg in args]
+    if fn is torch.sym_ite or (fn in _OF_BOOLS and all(bools)):
+        return args
+    if not any(isinstance(arg, SymVal) and not truth for arg, truth in zip(args, bools, strict=True)):
+        return None
+    return [ConstVal(arg.const()) if truth else arg for arg, truth in zip(args, bools, strict=True)]
+
+
+def _is_unlike(number: Any) -> bool:
+    """Whether sympy computes otherwise with it: it has one zero, and none of the laws of NaN."""
+    return (type(number) is float and str(number) in ("-0.0", "nan")) or symbols.is_large(number)
+
+
+def _raises(tx: Tracer, fn: Any, args: Sequence[Value], numbers: list[Any]) -> bool:
+    """Whether the program raises where it computes this of numbers of which some vary."""
+    if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
+        return True
+    if fn is math.sqrt and args[0].varies and not decide(tx.graph, bool, numbers[0] >= 0):
+        return True
+    # a number of its own, computed before the graph: where it raises is another variant
+    return _may_raise(fn, numbers)
 
 
 def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
@@ -391,12 +412,8 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         return None
     if fn in _FLOAT_REMAINDERS and not _FLOATS.isdisjoint(map(type, numbers)):
         return None  # torch's are those of real numbers: it rounds `a / b` first, and has bounds for integers
-    if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
-        return None  # raises where the program divides
-    if fn is math.sqrt and args[0].varies and not decide(tx.graph, bool, numbers[0] >= 0):
+    if any(arg.varies for arg in args) and _raises(tx, fn, args, numbers):
         return None
-    if any(arg.varies for arg in args) and _may_raise(fn, numbers):
-        return None  # a number of its own, computed before the graph: where it raises is another variant
     of_floats = is_float_operation(fn, numbers)
     simple = beside_zero(fn, numbers) if of_floats else None
     if simple is not None:

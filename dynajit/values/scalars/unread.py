@@ -73,22 +73,24 @@ _CHARACTER = re.compile(r"^[^{}%]*c$|%[^%a-zA-Z]*c")
 def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], formats: bool = True) -> Value | None:
     """The text that `function` gives, if some of its arguments are not looked at and the others are known. `formats`:
     it goes by letters of a template or specification."""
-    if not any(map(is_unread, parts)):
+    if not any(map(is_unread, parts)) or not all(map(_may_be_text, parts)):
         return None
-    template = getattr(function, "__self__", "")
     known = [part.value for part in parts if isinstance(part, ConstVal) and not is_unread(part)]
+    texts = [text for text in (getattr(function, "__self__", ""), *known) if isinstance(text, str)]
     formats = formats and any(part.py_type() in (int, float) for part in parts)
-    if formats and any(isinstance(text, str) and _CHARACTER.search(text) for text in (template, *known)):
+    if formats and any(map(_CHARACTER.search, texts)):
         return None  # whether it raises depends on the number
-    for part in parts:
-        if not isinstance(part, (ConstVal, SymVal)) or (is_unread(part) and part.py_type() not in _TYPES):
-            return None
     try:
         if type(function(*map(_hint, parts))) is not str:
             return None
     except (TypeError, ValueError, LookupError, OverflowError):
         return None  # which it will raise again
     return UnreadCall(tx, function, parts, str)
+
+
+def _may_be_text(part: Value) -> bool:
+    """Whether the text can be made at run time, whatever the number or text is."""
+    return isinstance(part, (ConstVal, SymVal)) and (not is_unread(part) or part.py_type() in _TYPES)
 
 
 def join_texts(tx: Tracer, pieces: Sequence[Value]) -> Value:

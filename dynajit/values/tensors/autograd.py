@@ -11,6 +11,7 @@ give what forward returns as backward leaves it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -136,11 +137,11 @@ def _learn(
         parts[2] = ConstVal(None)
     given = {part.node for part in (*args, *kwargs.values()) if isinstance(part, TensorVal)}
     traced = _trace_aside(tx, autograd_function, cls.obj, parts, args, kwargs)
-    entries = {entry.node: entry for entries in traced.read for entry in entries if entry.node not in given}
+    read = itertools.chain.from_iterable(traced.read)
+    entries = {entry.node: entry for entry in read if entry.node not in given}
     reads = writes = writes_gradients = False
     if (entries or traced.written) and not is_none(parts[2]):
-        before = [*parts[:2], ConstVal(None)]
-        start = len(_trace_aside(tx, autograd_function, cls.obj, before, args, kwargs).read)
+        start = _start_of_backward(tx, autograd_function, cls.obj, parts, args, kwargs)
         reads = any(entry.node in entries for each in traced.read[start:] for entry in each)
         writes = traced.writes_earlier(start, -1, start - traced.gradients)
         writes_gradients = traced.writes_earlier(start, start - traced.gradients, start)
@@ -161,19 +162,10 @@ def learn_operator(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[
         return
     note_code(tx, target)
     parts = [tx.from_real(part) for part in (target, definition._setup_context_fn, definition._backward_fn)]
-    given = dict(kwargs)
-    for place, argument in enumerate(schema.arguments):  # as torch fills them in for `setup_context`
-        if place < len(args):
-            given[argument.name] = args[place]
-        elif argument.name not in given and argument.has_default_value():
-            given[argument.name] = tx.from_real(argument.default_value)
-    filled = [each for each in schema.arguments if each.name in given]
-    by_place = [given[each.name] for each in filled if not each.kwarg_only]
-    by_name = {each.name: given[each.name] for each in filled if each.kwarg_only}
+    by_place, by_name = _filled_in(tx, schema, args, kwargs)
     traced = _trace_aside(tx, operator_autograd, target, parts, by_place, by_name)
     if traced.written:
-        before = [*parts[:2], ConstVal(None)]
-        start = len(_trace_aside(tx, operator_autograd, target, before, by_place, by_name).read)
+        start = _start_of_backward(tx, operator_autograd, target, parts, by_place, by_name)
         if traced.writes_earlier(start, -1, start):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target}, whose backward writes what it did not make")
 
@@ -191,6 +183,24 @@ class _TracedAside(NamedTuple):
     def writes_earlier(self, start: int, first: int, end: int) -> bool:
         """Whether the operations from `start` on write memory that those from `first` up to `end` made."""
         return any(writer >= start and first <= made < end for writer, made in self.written)
+
+
+def _filled_in(
+    tx: Tracer, schema: Any, args: Sequence[Value], kwargs: dict[str, Value]
+) -> tuple[list[Value], dict[str, Value]]:
+    """An operator's arguments with the defaults, as torch fills them in for `setup_context`."""
+    given = {**dict(zip((each.name for each in schema.arguments), args, strict=False)), **kwargs}
+    for each in schema.arguments:
+        if each.name not in given and each.has_default_value():
+            given[each.name] = tx.from_real(each.default_value)
+    filled = [each for each in schema.arguments if each.name in given]
+    by_name = {each.name: given[each.name] for each in filled if each.kwarg_only}
+    return [given[each.name] for each in filled if not each.kwarg_only], by_name
+
+
+def _start_of_backward(tx: Tracer, polyfill: Callable[..., int], called: Any, parts: list[Value], *given: Any) -> int:
+    """How many operations come before backward's, by the trace without it."""
+    return len(_trace_aside(tx, polyfill, called, [*parts[:2], ConstVal(None)], *given).read)
 
 
 def _trace_aside(

@@ -32,6 +32,7 @@ from dynajit.values.tensors.higher_order import Body, outputs, trace_body
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 _WHAT = "a checkpointed function, which backward runs again"
+_OPTIONS = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
 _NOOP_CONTEXT = torch.utils.checkpoint.noop_context_fn
 _CONTEXTS: Any = torch.utils.checkpoint.create_selective_checkpoint_contexts
 
@@ -155,15 +156,12 @@ def checkpoint(
     *args: Value,
     use_reentrant: Value | None = None,
     context_fn: Value | None = None,
-    determinism_check: Value | None = None,
-    debug: Value | None = None,
-    early_stop: Value | None = None,
-    preserve_rng_state: Value | None = None,
     **kwargs: Value,
 ) -> Value:
+    said = {name: kwargs.pop(name) for name in filter(kwargs.__contains__, _OPTIONS)}
     if use_reentrant is None:
         use_reentrant = _default_kind(tx)
-    if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
+    if torch.is_grad_enabled() and any(map(_is_inference, args)):
         raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
     make_contexts = _contexts_of(tx, context_fn)
     reentrant = use_reentrant.truth(tx)
@@ -178,18 +176,16 @@ def checkpoint(
         raise GraphBreak(
             breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) without an argument that requires grad"
         )
-    said = {
-        "determinism_check": determinism_check,
-        "debug": debug,
-        "early_stop": early_stop,
-        "preserve_rng_state": preserve_rng_state,
-    }
-    options = {name: value.const() for name, value in said.items() if value is not None and value.is_const()}
-    if len(options) != sum(value is not None for value in said.values()):
+    if not all(value.is_const() for value in said.values()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with options that vary")
+    options = {name: value.const() for name, value in said.items()}
     if make_contexts is not None:
         options["context_fn"] = make_contexts
     return _region(tx, function, args, kwargs, {"use_reentrant": reentrant, **options})
+
+
+def _is_inference(value: Value) -> bool:
+    return isinstance(value, TensorVal) and bool(value.fake.is_inference())
 
 
 def _region(

@@ -43,16 +43,18 @@ def can_be_loaded(tx: Tracer, tensor: Any, parts: Iterable[Any]) -> bool:
     parts = [*parts]
     if tx.open_levels and (torch.is_inference_mode_enabled() or any(is_batched(part.fake) for part in parts)):
         return False
-    on_cpu = fake.device.type == "cpu"
-    if not on_cpu and not tx.graph.shapes.asked_for_scalars:
+    if fake.device.type != "cpu" and not tx.graph.shapes.asked_for_scalars:
         return False  # a kernel there can't raise
-    return (
-        tensor.kind in (torch.Tensor, torch.nn.Parameter)
-        and fake.layout is torch.strided
-        and fake.dtype in _DTYPES
-        and not (fake.is_conj() or fake.is_neg())
-        and all(part.fake.device == fake.device and not part.fake.requires_grad for part in parts)
+    return _has_plain_elements(tensor) and not any(
+        part.fake.device != fake.device or part.fake.requires_grad for part in parts
     )
+
+
+def _has_plain_elements(tensor: Any) -> bool:
+    """Whether a kernel can copy the elements as they are in memory."""
+    fake = tensor.fake
+    usual = tensor.kind in (torch.Tensor, torch.nn.Parameter) and fake.layout is torch.strided
+    return usual and fake.dtype in _DTYPES and not (fake.is_conj() or fake.is_neg())
 
 
 def load(tx: Tracer, tensor: Any, chosen: Sequence[tuple[int, Any]], told: Sequence[int] | None) -> Any | None:

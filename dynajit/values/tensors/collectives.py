@@ -263,16 +263,7 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
         distributed = sys.modules["torch.distributed"]
         return [ConstVal(source if "group_src" in given else distributed.get_group_rank(group, source))]
     if name == "all_to_all_single":
-        rows = given["input"].fake.shape[0]
-        found = []
-        for sizes in (given.get("output_split_sizes"), given.get("input_split_sizes")):
-            if sizes is not None and not (sizes.is_const() and not sizes.const()):
-                found.append(sizes)
-            elif rows % size == 0:
-                found.append(tx.new_list([tx.from_real(rows // size)] * size))
-            else:
-                raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of rows that are not divided equally")
-        return found
+        return [_split_sizes(tx, function, given, which, size) for which in ("output_split_sizes", "input_split_sizes")]
     if name == "all_gather_into_tensor":
         return [ConstVal(size)]
     op = operation_of(tx, function, given)
@@ -281,6 +272,16 @@ def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], gro
     if not given["input"].fake.dim() or given["input"].fake.shape[0] % size:
         raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of what is not divided equally")
     return [op, ConstVal(size)]
+
+
+def _split_sizes(tx: Tracer, function: types.FunctionType, given: dict[str, Value], which: str, size: int) -> Value:
+    """How many rows go to each of `size` processes, or come from it."""
+    sizes, rows = given.get(which), given["input"].fake.shape[0]
+    if sizes is not None and not (sizes.is_const() and not sizes.const()):
+        return sizes
+    if rows % size:
+        raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of rows that are not divided equally")
+    return tx.new_list([tx.from_real(rows // size)] * size)
 
 
 def receive(tx: Tracer, function: types.FunctionType, found: Value, made: Exchange) -> None:

@@ -238,15 +238,14 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
     """A node of the graph, if all that lies between the inputs and the outputs is in the graph too."""
     wanted = {id(value) for value in _tensors(tx, inputs)}
     results = _tensors(tx, outputs)
-    if any(value.source is not None for value in results):
-        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor made outside")
+    _check(all(value.source is None for value in results), "of a tensor made outside")
     for value in results:
         if not value.fake.requires_grad and not tx.open_levels:
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
-    if any(value.replacement is not None for value in _tensors(tx, inputs)):
-        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor behind a line that sets its data")
-    if any(getattr(node.target, "refuses_grad", False) for node in tx.graph.graph.nodes):
-        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad beside checkpoint(use_reentrant=True), which refuses it")
+    replaced = any(value.replacement is not None for value in _tensors(tx, inputs))
+    _check(not replaced, "of a tensor after a line that sets its data")
+    refuses = any(getattr(node.target, "refuses_grad", False) for node in tx.graph.graph.nodes)
+    _check(not refuses, "beside checkpoint(use_reentrant=True), which refuses it")
     _check_ends(tx, wanted)
     pair = [_listed(tx, outputs), _listed(tx, inputs)]
     return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)
@@ -258,22 +257,25 @@ def _check_ends(tx: Tracer, wanted: set[int]) -> None:
     ends = [entry for entry in tx.graph.inputs if isinstance(entry.fake, torch.Tensor) and entry.fake.requires_grad]
     models = [tx.tensors[id(entry.fake)] for entry in ends]
     outside = [model for model in models if id(model) in wanted]
-    for effect in tx.journal.dirty.values():
-        if isinstance(effect, DeferredCall) and any(model is arg for model in outside for arg in effect.args):
-            raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor that was just given a hook")
+    deferred = [effect for effect in tx.journal.dirty.values() if isinstance(effect, DeferredCall)]
+    hooked = {id(arg) for effect in deferred for arg in effect.args}
+    _check(hooked.isdisjoint(map(id, outside)), "of a tensor that was just given a hook")
     if outside:
         tx.guard_all_distinct(models)
     for entry, model in zip(ends, models, strict=True):
         if model in outside:
             tx.guard(entry.source, "PREDICATE", _has_no_hooks, "has no hooks on its gradient")
-            if not _has_no_hooks(entry.real):
-                raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor with hooks")
-        if outside == [model]:
-            continue
-        if not entry.real.is_leaf:
-            raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")
-        known = functools.partial(has_leafness, True)
-        tx.guard(entry.source, "PREDICATE", known, "is a leaf of the autograd graph")
+            _check(_has_no_hooks(entry.real), "of a tensor with hooks")
+        if outside != [model]:
+            _check(entry.real.is_leaf, "through a tensor made outside")
+            known = functools.partial(has_leafness, True)
+            tx.guard(entry.source, "PREDICATE", known, "is a leaf of the autograd graph")
+
+
+def _check(fits: bool, what: str) -> None:
+    """End the graph unless the call `fits` into it."""
+    if not fits:
+        raise GraphBreak(breaks.BACKWARD, f"torch.autograd.grad {what}")
 
 
 def _listed(tx: Tracer, value: Value) -> Value:

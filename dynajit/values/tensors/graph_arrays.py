@@ -632,10 +632,8 @@ def _in_memory(
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"numpy.{name}, which gives a view")
     elif any(_shares(found, owner.tensor) for owner, _ in owners) or not _same_steps(found, strides):
         found = _copied(tx, name, found, strides)
-    aliases = [owner.alias for owner, _ in owners if found is owner.given]  # which `asarray` gives as it is
-    return GraphArrayVal(
-        found, memory=ArrayMemory(not looks_at and expected.flags.owndata), alias=aliases[0] if aliases else None
-    )
+    alias = next((owner.alias for owner, _ in owners if found is owner.given), None)  # `asarray` gives it as it is
+    return GraphArrayVal(found, memory=ArrayMemory(not looks_at and expected.flags.owndata), alias=alias)
 
 
 def _copied(tx: Tracer, name: str, found: TensorVal, strides: Sequence[int]) -> TensorVal:

@@ -161,16 +161,12 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are scalars that vary; None where only the scalars themselves will do."""
     if fn in _CONVERSIONS and len(args) == 1:
         assert isinstance(args[0], VaryingScalar)
-        asked = _ASKED_BY.get(fn)
-        return None if asked and not hasattr(args[0].kind, asked) else tx.fold(fn, [args[0].number])
+        return tx.fold(fn, [args[0].number]) if hasattr(args[0].kind, _ASKED_BY.get(fn, "__class__")) else None
     if fn in _TEXTS or (fn is operator.mod and args[0].py_type() is str):
-        kinds = {at: value.py_type() for at, value in enumerate(args) if type(value) is VaryingScalar}
-        given = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}
-        called = called_on_number(tx, fn, given, kinds)
-        return model_of(tx, *called) if called is not None else None
-    parts = [part for part in map(_number_of, args) if part is not None]
-    if fn not in _ARITHMETIC and fn not in COMPARISONS and fn not in _LEFT_TO_NUMPY:
+        return _text(tx, fn, args)
+    if fn not in _ARITHMETIC | COMPARISONS | _LEFT_TO_NUMPY:
         return None
+    parts = [*filter(None, map(_number_of, args))]
     if fn in _LEFT_TO_NUMPY or len(parts) < len(args):
         return call_on_number(tx, fn, args, {})
     numbers = [number for number, _ in parts]
@@ -178,6 +174,13 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         found = operate(tx, fn, numbers)
         return None if found is None else tx.from_real(numpy.bool_(found.truth(tx)))
     return _computed(tx, fn, numbers, [bound for _, bound in parts])
+
+
+def _text(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
+    kinds = {at: value.py_type() for at, value in enumerate(args) if type(value) is VaryingScalar}
+    given = {at: _plain(value) if at in kinds else value for at, value in enumerate(args)}
+    called = called_on_number(tx, fn, given, kinds)
+    return model_of(tx, *called) if called is not None else None
 
 
 def _computed(tx: Tracer, fn: Any, numbers: Sequence[Value], bounds: Sequence[int]) -> Value | None:

@@ -189,14 +189,17 @@ class _Operation:
             result = run_fake(self.tx.graph, self.op, self.target, args, kwargs)
         if warned.in_python and traceable and self._versions() == self.versions:
             raise WarnsInside
-        if warned.texts and (self.tx.warning_filters is not None or (warned.in_torchs_own and warns_always(self.tx))):
-            # only the operation itself, under these filters and at each call, warns as the program wants
+        if warned.texts and self._warns_as_asked(warned):
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         if self.name in _VARIANCES and self._is_of_too_few(result):
             warns_through(self.tx, _warns(self.name), f"{self.name}(): {_NO_FREEDOM}", UserWarning)
         self.warns = bool(warned.texts)
         drops = self.tx.graph.shapes.active and self.target in _DROPOUTS and not self.may_write()
         return self._given_back(result) if drops else result
+
+    def _warns_as_asked(self, warned: Any) -> bool:
+        """Whether only the operation itself, under the program's filters and at each call, warns as it wants."""
+        return self.tx.warning_filters is not None or (warned.in_torchs_own and warns_always(self.tx))
 
     def _is_of_too_few(self, result: Any) -> bool:
         """Whether it leaves a variance no degree of freedom."""
@@ -371,14 +374,8 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     operation.note_writes(node)
     if notes(node).writes:
         chosen.put_back(tx, node)
-    if result is None and target in (operator.setitem, "__setitem__"):
-        return ConstVal(None)  # which does nothing beside its write
     if result is None:
-        tx.graph.impure = True
-        if target is not torch._assert_async:
-            tx.graph.effects = True
-            note(node, changes=True)
-        return ConstVal(None)
+        return _without_result(tx, target, node)
     if is_symbolic(result):
         return tx.from_real(result)
     if facts(target).draws or target in OPAQUE or (shared is not None and shared.has_effects()):
@@ -394,6 +391,16 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
 
 def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
     return fake.shape, fake.stride(), fake.storage_offset()
+
+
+def _without_result(tx: Tracer, target: Any, node: fx.Node) -> Value:
+    """What a node gives that only has an effect; that of an assignment to items is its write."""
+    if target not in (operator.setitem, "__setitem__"):
+        tx.graph.impure = True
+        if target is not torch._assert_async:
+            tx.graph.effects = True
+            note(node, changes=True)
+    return ConstVal(None)
 
 
 def _lay_out_again(graph: GraphBuilder, fake: torch.Tensor, before: tuple[Any, ...]) -> None:

@@ -261,12 +261,12 @@ class _StandIns:
         fake = getattr(value, "fake", None)
         if fake is not None:
             return fake
-        if isinstance(value, (ListVal, TupleVal)):
-            parts = [self.of(item) for item in value.values(self.tx)]
-            if isinstance(value, ListVal):
-                return parts
-            is_size = value.kind is torch.Size and not any(isinstance(part, Spy) for part in parts)
-            return torch.Size(parts) if is_size else tuple(parts)
+        if isinstance(value, ListVal):
+            return [self.of(item) for item in value.values(self.tx)]
+        if isinstance(value, TupleVal):
+            parts = tuple(self.of(item) for item in value.values(self.tx))
+            is_size = value.kind is torch.Size and Spy not in map(type, parts)
+            return torch.Size(parts) if is_size else parts
         if isinstance(value, DictVal):
             return {key.const(): self.of(item) for key, item in value.items(self.tx)}
         ends = getattr(value, "slice_parts", None)

@@ -76,13 +76,17 @@ def out_of_order(tx: Tracer) -> set[Any]:
     names, objects = _written(tx)
     found = {target for target, state in tx.python_code.items() if _reads(state, names, objects)}
     if any(state.has_effects() for state in tx.python_code.values()):
-        read = tx.outside_objects()
-        sources = (guard.source for guard in tx.guards if guard.source is not None)
-        words = {word for source in sources for word in re.findall(r"\w+", source.name())} | names.keys()
+        read, words = tx.outside_objects(), _words_read(tx) | names.keys()
         for target, state in tx.python_code.items():
-            if not state.writes.isdisjoint(words) or (state.changes and any(at in read for at in state.objects)):
+            if not state.writes.isdisjoint(words) or (state.changes and not state.objects.isdisjoint(read)):
                 found.add(target)
     return found
+
+
+def _words_read(tx: Tracer) -> set[str]:
+    """The names on the ways to what the trace relies on."""
+    sources = (guard.source for guard in tx.guards if guard.source is not None)
+    return {word for source in sources for word in re.findall(r"\w+", source.name())}
 
 
 # what code reads of its tensors: of another object only if it reaches that

@@ -306,11 +306,7 @@ class TensorVal(Value):
         numbers: list[tuple[int, SymVal]] = []
         for dim, part in zip(places, known, strict=True):
             if isinstance(part, SymVal):
-                size, number = self.fake.shape[dim], part.number
-                is_there = part.from_graph or (  # `select` asks then, when it runs
-                    decide(tx.graph, bool, number < size) and decide(tx.graph, bool, number >= -size)
-                )
-                if not is_there:
+                if not _is_there(tx, part, self.fake.shape[dim]):
                     return self, key
                 numbers.append((dim - len(numbers), part))
         found: Value = self
@@ -423,25 +419,21 @@ class TensorVal(Value):
         self._keep_memory()
         if value is self:  # as a module's `to` has it, where nothing is to be changed
             return
-        fakes = (self.fake, value.fake)
-        if any(fake.is_inference() or fake.layout is not torch.strided for fake in fakes) or (
-            fakes[0].device != fakes[1].device
-            or not torch._has_compatible_shallow_copy_type(*fakes)
-            or (fakes[0].requires_grad and not (fakes[1].is_floating_point() or fakes[1].is_complex()))
-        ):
+        requires_grad = self.fake.requires_grad
+        if not _takes_data(self.fake, value.fake):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' to a tensor of another kind")
         if tx.seen.data_ends_graphs or is_differentiated((self.differentiable or self.replacement or self)._node):
-            tx.seen.data_ends_graphs = tx.seen.data_ends_graphs or self.differentiable is not None
+            tx.seen.data_ends_graphs |= self.differentiable is not None
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' of what backward may read")
         if value.source is not None or value.fake.requires_grad:
             made = value._data(tx)
             assert isinstance(made, TensorVal)
             value = made
         if self.source is None and self.kind is torch.nn.Parameter:  # made by the program; no gradient reads it yet
-            made = self._of_its_kind(tx, value, fakes[0].requires_grad)
-            self._stand_for(tx, made, fakes[0].requires_grad, made)
+            made = self._of_its_kind(tx, value, requires_grad)
+            self._stand_for(tx, made, requires_grad, made)
             return
-        self._stand_for(tx, value, fakes[0].requires_grad, self._with_data(tx, value))
+        self._stand_for(tx, value, requires_grad, self._with_data(tx, value))
         if self.source is not None:
             tx.journal.set_item(self.attrs, "data", value)
             tx.journal.touch(self)
@@ -697,6 +689,22 @@ class TensorMethod(BoundMethod):
 
 # of which torch's indexing reads the number of a tensor without dimensions; uint8 and bool are masks
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _is_there(tx: Tracer, index: SymVal, size: Any) -> bool:
+    """Whether a dimension of this size has the item, guarded."""
+    if index.from_graph:  # `select` asks when it runs
+        return True
+    return decide(tx.graph, bool, index.number < size) and decide(tx.graph, bool, index.number >= -size)
+
+
+def _takes_data(fake: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether `tensor.data = other` is one of those that are followed here, and does not raise."""
+    if any(each.is_inference() or each.layout is not torch.strided for each in (fake, other)):
+        return False
+    if fake.requires_grad and not (other.is_floating_point() or other.is_complex()):
+        return False
+    return fake.device == other.device and torch._has_compatible_shallow_copy_type(fake, other)
 
 
 def _without_arrays(tx: Tracer, key: Value) -> Value:

@@ -111,13 +111,16 @@ def _vary_outside(tx: Tracer, leaves: Sequence[Value], dtype: torch.dtype | None
     least varies, and torch takes all, whatever they are at the next call."""
     if not _can_be_made_before(tx, leaves):
         return False
-    symbols, unread = [leaf for leaf in leaves if leaf.varies], [leaf for leaf in leaves if leaf.is_const()]
-    unread = [leaf for leaf in unread if is_unread(leaf)]
-    numbers = [leaf for leaf in symbols if not leaf.of_sizes]  # type: ignore[attr-defined]
-    if not (numbers or any(leaf.differs for leaf in unread)) or not (unread or len(symbols) > _MAX_SYMBOLS):
+    symbols, unread = [leaf for leaf in leaves if leaf.varies], [*filter(_is_unread_constant, leaves)]
+    differ = any(leaf.differs for leaf in unread) or any(not leaf.of_sizes for leaf in symbols)  # type: ignore[attr-defined]
+    if not differ or not (unread or len(symbols) > _MAX_SYMBOLS):
         return False
     kinds = {leaf.py_type() for leaf in leaves}
-    return dtype is None or dtype in _FLOATS or (kinds, dtype) in (({bool}, torch.bool), ({int}, torch.int64))
+    return dtype in (None, *_FLOATS) or (kinds, dtype) in (({bool}, torch.bool), ({int}, torch.int64))
+
+
+def _is_unread_constant(leaf: Value) -> bool:
+    return leaf.is_const() and is_unread(leaf)
 
 
 def _can_be_made_before(tx: Tracer, leaves: Sequence[Value]) -> bool:
