@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -310,3 +310,8 @@ def plain(value: Any) -> Any:
     if found.is_number or type(found).__name__ in ("BooleanTrue", "BooleanFalse"):
         return tree_of(found)
     return value
+
+
+def last_position(sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
+    """How many elements after a tensor's first its last one lies in memory; of a tensor that has elements."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

@@ -119,22 +119,29 @@ def assert_same(
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
         compiled_fn = dynajit.compile(compiled_original, backend=backend, **options)
-        for number, (eager, compiled) in enumerate(zip(eager_calls, compiled_calls, strict=True), 1):
+
+        def call_both(eager: tuple[Any, Any], compiled: tuple[Any, Any], number: int, where: str) -> None:
             expected = run(eager_fn, eager_fn, *eager, seed=number)
             actual = run(compiled_fn, compiled_original, *compiled, seed=number)
-            compare(actual, expected, f"call {number}", exact=exact, rtol=rtol, atol=atol)
+            compare(actual, expected, where, exact=exact, rtol=rtol, atol=atol)
+
+        for number, (eager, compiled) in enumerate(zip(eager_calls, compiled_calls, strict=True), 1):
+            call_both(eager, compiled, number, f"call {number}")
         report = ExplainReport(seen)
         rounds = [] if never_repeats else [*zip(eager_rounds, compiled_rounds, strict=True)]
         for left, (eager_round, compiled_round) in enumerate(rounds, 1 - len(rounds)):
             for number, (eager, compiled) in enumerate(zip(eager_round, compiled_round, strict=True), 1):
                 seen.clear()
-                expected = run(eager_fn, eager_fn, *eager, seed=number)
-                actual = run(compiled_fn, compiled_original, *compiled, seed=number)
-                compare(actual, expected, f"call {number} made again", exact=exact, rtol=rtol, atol=atol)
+                call_both(eager, compiled, number, f"call {number} made again")
                 if left == 0:
                     require_no_capture(seen, f"call {number} made again")
         if kept is not None:
             _compare_kept((eager_fn, *eager_calls[-1]), (compiled_fn, *compiled_calls[-1]), kept)
+    _compare_counts(report, graphs, breaks, recompiles)
+    return report
+
+
+def _compare_counts(report: ExplainReport, graphs: int | None, breaks: int | None, recompiles: int | None) -> None:
     counts = {
         "graphs": (report.graph_count, graphs),
         "breaks": (report.graph_break_count, breaks),
@@ -143,7 +150,6 @@ def assert_same(
     wrong = [f"{name}: {got}, expected {want}" for name, (got, want) in counts.items() if want not in (None, got)]
     if wrong:
         raise AssertionError("\n".join([*wrong, str(report)]))
-    return report
 
 
 def require_no_capture(seen: Sequence[records.CompileRecord], where: str) -> None:

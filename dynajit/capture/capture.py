@@ -543,11 +543,7 @@ class FrameCapture:
         seen = outputs or graph.impure or graph.checks or self._differentiates_at_once(graph.inputs)
         if graph.op_count and (seen or graph.may_raise() or graph.writes_inputs()):
             module, inputs = graph.finish([value.node for value in outputs])
-            frames = emission.plan.frames if emission.plan is not None else ()
-            codes = (self.code, *(frame.code_object for frame in frames))
-            inside, versions = any(map(_differentiates, codes)), any("_version" in code.co_names for code in codes)
-            state = backward_state_of(module)
-            note_graph(module, differentiated_inside=inside, versions_read=versions, backward_state=state)
+            self._note_code(module, emission)
             module, compiled = self._graph_call(tx, module, inputs)
             draws = graph.impure and graph.may_raise() and graph.only_draws()
             kept = kept_for_undo(module)
@@ -584,6 +580,14 @@ class FrameCapture:
         self._log(tx, code)
         made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called, self.session)
         return self._variant(tx, emission, code, made, program)
+
+    def _note_code(self, module: fx.GraphModule, emission: Emission) -> None:
+        """Tell the backend what the code around the graph does with its results, and what its backward reads."""
+        frames = emission.plan.frames if emission.plan is not None else ()
+        codes = (self.code, *(frame.code_object for frame in frames))
+        inside, versions = any(map(_differentiates, codes)), any("_version" in code.co_names for code in codes)
+        state = backward_state_of(module)
+        note_graph(module, differentiated_inside=inside, versions_read=versions, backward_state=state)
 
     def _variant(
         self, tx: Interpreter, emission: Emission, code: types.CodeType, made: Made, program: _C.GuardProgram

@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.op_facts import always_fits, facts
+from dynajit.symbols import last_position
 from dynajit.torch_compat import at_hand
 from dynajit.torch_warnings import unwarned
 
@@ -94,31 +95,56 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return _refused_filling(func, args, kwargs)
     if not isinstance(args[0], torch.Tensor):
         return None
+    refused = _refused_shapes(func, args, kwargs)
+    return f"{func}: {refused}" if refused is not None else _refused_dtypes(func, args, kwargs, by_place)
+
+
+# of which operations, what has to fit (of the arguments' shapes and dtypes), and what it is called if it does not
+_FITTING: tuple[tuple[Callable[[Any], object], Callable[..., bool], str], ...] = (
+    (_INDEXED.__contains__, lambda x, at, *_: _masks_fit(x, at), "a mask's shape is not that of what it chooses from"),
+    (
+        _INDEXED.__contains__,
+        lambda x, at, values, *_: _values_fit(x, at, values),
+        "the values' shape does not fit the places they go to",
+    ),
+    (
+        _INDEXED.__contains__,
+        lambda x, at, values, *_: _dtypes_fit(x, at, values),
+        "the values' dtype is not that of where they go to",
+    ),
+    (
+        lambda func: _BY_ROW.search(str(func)),
+        lambda *args: _rows_fit(*args[:4]),
+        "the source has not the shape of the rows it goes to",
+    ),
+)
+
+
+def _refused_shapes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     # a size that is a symbol is not decided here
     is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
     empty = _refused_empty(func, args, kwargs) if is_empty or args[0].dim() == 0 else None
     if empty is not None:
-        return f"{func}: {empty}"
+        return empty
     if func is _SELECTED:
         torch.ops.aten.select.int(args[0], *args[2:])  # which says so where there is no such place, but for torch 2.11
         size, place = args[0].shape[args[2]], args[3]
         if type(place) is int and not -size <= place < size:
-            return f"{func}: there is no place {place} among {size}"
-    if func in _INDEXED and not _masks_fit(args[0], args[1]):
-        return f"{func}: a mask's shape is not that of what it chooses from"
-    if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
-        return f"{func}: the values' shape does not fit the places they go to"
-    if func in _INDEXED and not _dtypes_fit(args[0], args[1], args[2]):
-        return f"{func}: the values' dtype is not that of where they go to"
-    if _BY_ROW.search(str(func)) and not _rows_fit(*args[:4]):
-        return f"{func}: the source has not the shape of the rows it goes to"
+            return f"there is no place {place} among {size}"
+    for concerns, fits, words in _FITTING:
+        if concerns(func) and not fits(*args):
+            return words
     summed = _SUMMED.search(str(func))
     if summed is not None and not _summand_fits(summed[1], args[0], args[1], args[2]):
-        return f"{func}: the first summand's shape does not expand to the other's"
+        return "the first summand's shape does not expand to the other's"
+    return None
+
+
+def _refused_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by_place: bool) -> str | None:
+    given = (*args, *kwargs.values())
     is_known = by_place or facts(func).pointwise or _MATRICES.search(str(func)) is not None
     if is_known and not (kwargs and "out" in func._schema.overload_name):
-        return _said(func, (*args, *kwargs.values()), by_place, tuple(kwargs))
-    given = (*args, *kwargs.values())
+        return _said(func, given, by_place, tuple(kwargs))
     if _WARNS.search(str(func)) or _trusts_places(func, given) or not _has_odd_dtypes(func, given):
         return None
     if _COUNTED.search(str(func)) and len(args) > 1:
@@ -403,7 +429,7 @@ def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     if not _have_hints(numbers) or tensor.numel() == 0:
         return None
-    extent = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    extent = last_position(tensor.shape, tensor.stride()) + 1
     if extent != tensor.numel():
         return None
     first = tensor.storage_offset()
@@ -436,5 +462,4 @@ def _lies_inside(x: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], 
     nbytes: Any = x.untyped_storage().nbytes()
     if not _have_hints((*shape, *strides, offset, nbytes)) or any(size == 0 for size in shape):
         return True
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    return bool((last + 1) * x.element_size() <= nbytes)
+    return bool((offset + last_position(shape, strides) + 1) * x.element_size() <= nbytes)

@@ -24,7 +24,7 @@ from dynajit.graph.fake import FakeMode
 from dynajit.graph.seen import Dimensions, Mark
 from dynajit.guards.source import SizeSource, Source, StrideSource
 from dynajit.report.records import FrameLoc
-from dynajit.symbols import Tree
+from dynajit.symbols import Tree, last_position
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -241,9 +241,7 @@ class Shapes:
             converter.storage_memo[key] = fake.untyped_storage()
             return fake
         if storage is None:
-            reach = 0  # without elements, whatever its strides are
-            if real.numel():
-                reach = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+            reach = 1 + last_position(sizes, strides) if real.numel() else 0  # whatever its strides are
             whole = torch.empty(real.storage_offset() + reach, dtype=real.dtype, device=real.device)
             storage = converter.storage_memo[key] = whole.untyped_storage()
         # that it fits there is known of the real one, and nothing to rely on

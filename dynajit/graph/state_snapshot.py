@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit.graph.shared_state import SharedState, is_of_library, names_of, shared_state
+from dynajit.guards.kinds_object import const_equal
 
 _ABSENT: Any = object()
 _NUMBERS = (bool, int, float, complex, str, bytes)
@@ -173,4 +174,4 @@ def _is_same(now: Any, before: Any) -> bool:
         return False
     if type(now) is tuple:
         return len(now) == len(before) and all(map(_is_same, now, before))
-    return type(now) in _NUMBERS and repr(now) == repr(before)
+    return type(now) in _NUMBERS and const_equal(now, before)

@@ -20,7 +20,7 @@ from dynajit.graph.builder import run_target
 from dynajit.graph.meta import notes, value_of
 from dynajit.nested import reached
 from dynajit.op_facts import facts
-from dynajit.symbols import has_symbols
+from dynajit.symbols import has_symbols, last_position
 from dynajit.torch_warnings import unwarned
 
 # Torch is asked about tensors of so many elements at most: it computes with them.
@@ -103,8 +103,8 @@ def _tells_places(value: Any) -> bool:
 
 def _extent(tensor: torch.Tensor) -> int:
     """How many elements its memory has at least."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return int(tensor.storage_offset()) + 1 + sum((size - 1) * stride for size, stride in steps if size > 0)
+    sizes = [max(size, 1) for size in tensor.shape]
+    return int(tensor.storage_offset()) + 1 + int(last_position(sizes, tensor.stride()))
 
 
 def _ones_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -107,7 +107,7 @@ def _written(entries: list[tuple[Any, Value]], changed: Iterable[Value]) -> set[
     for value in changed:
         parts.update((id(value), id(getattr(value, "owner", None))))
     parts.discard(id(None))
-    return {id(obj) for obj, value in entries if id(value) in parts or id(getattr(value, "payload", None)) in parts}
+    return {id(obj) for obj, value in entries if id(value) in parts or id(value.payload) in parts}
 
 
 def _relaid(inputs: Iterable[GraphInput]) -> set[int]:

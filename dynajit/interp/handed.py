@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dynajit.guards.source import Source
 from dynajit.interp.call_state import Unknown, describe, identities
-from dynajit.values.containers import watched
+from dynajit.values.containers import access_tracking
 from dynajit.values.containers.sequence import ListVal
 from dynajit.values.core.value import Value
 from dynajit.values.objects.objects import ObjVal
@@ -60,13 +60,13 @@ class Handed:
     def stop(self) -> None:
         """The call has ended."""
         for container in self._containers:
-            watched.stop(container, self)
+            access_tracking.stop(container, self)
 
     def _follow(self, container: Any, place: int) -> None:
         if id(container) not in self._places:
             self._places[id(container)] = place
             self._containers.append(container)
-            watched.start(container, self)
+            access_tracking.start(container, self)
 
     # -- what the containers tell
 
@@ -105,7 +105,7 @@ class Handed:
             raise Unknown
         found = []
         for owner, name in self._written:
-            entry = watched.contents_of(self.leaves[owner].instance_dict(self.tx)).get(name)  # type: ignore[attr-defined]
+            entry = access_tracking.contents_of(self.leaves[owner].instance_dict(self.tx)).get(name)  # type: ignore[attr-defined]
             if entry is None:
                 raise Unknown
             found.append((owner, name, entry[1]))
@@ -133,11 +133,11 @@ def _key(found: Any, leaves: list[Value]) -> tuple[Any, ...]:
 def _look(owner: Any, at: str | int) -> Any:
     """What stands there, without telling anyone."""
     if type(owner) is ListVal:
-        items = watched.contents_of(owner)
+        items = access_tracking.contents_of(owner)
         if not isinstance(at, int) or not 0 <= at < len(items):
             raise Unknown
         return items[at]
-    entry = watched.contents_of(owner._dict).get(at) if owner._dict is not None else None
+    entry = access_tracking.contents_of(owner._dict).get(at) if owner._dict is not None else None
     return None if entry is None else entry[1]
 
 

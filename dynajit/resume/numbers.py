@@ -169,7 +169,7 @@ def _first_items(iterated: Value) -> Sequence[Any]:
         return iterated.container.items[iterated.index :][:2] if iterated.index else iterated.container.first_items
     if isinstance(iterated, SequenceIterator):
         return iterated.items[:2]
-    real = getattr(iterated, "real_object", None)
+    real = iterated.real_object
     if type(real) in _ITERATORS:
         made: Any = real.__reduce__()  # `iter`, what it is called with, and where the iterator is
         start = made[2] or 0 if len(made) > 2 else 0

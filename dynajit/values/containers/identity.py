@@ -77,7 +77,7 @@ def _guarded_object(value: Value) -> Any:
 
 def _address(value: Value) -> int:
     """A number that is the same for all models of one object."""
-    real = getattr(value, "real_object", None)
+    real = value.real_object
     return id(value if real is None else real)
 
 

@@ -127,7 +127,7 @@ def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
 
 def _by_address(tx: Tracer, value: Value) -> object:
     """The one object that this code is for, where its address matters."""
-    real = value.value if isinstance(value, ConstVal) else getattr(value, "real_object", None)
+    real = value.value if isinstance(value, ConstVal) else value.real_object
     if real is None or value.source is None:
         value.unsupported("hash()")
     tx.guard(value.source, "ID", real)

@@ -633,7 +633,7 @@ class DictViewVal(SetLike):
             return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
         if not issubclass(item.py_type(), tuple):
             return False
-        pair = tx.unpack(getattr(item, "payload", None) or item)
+        pair = tx.unpack(item.payload or item)
         found = self.mapping.lookup(tx, pair[0]) if len(pair) == 2 else None
         return found is not None and (identical(tx, found, pair[1]) or tx.equal(found, pair[1]))
 
@@ -743,7 +743,7 @@ def _is_asked(kind: type, own: type, into: type) -> bool:
 
 def pairs_of(tx: Tracer, value: Value, into: type = dict) -> list[tuple[Value, Value]]:
     """Keys and values of a mapping, or of an iterable of pairs, as they are put `into` a dict or an OrderedDict."""
-    payload = getattr(value, "payload", None)
+    payload = value.payload
     mapping = value if isinstance(value, DictVal) else payload
     if isinstance(mapping, DictVal) and (value is mapping or not _is_asked(value.py_type(), mapping.kind, into)):
         return mapping.items(tx)

@@ -20,11 +20,11 @@ import torch
 from dynajit.bytecode.return_action import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
+from dynajit.values.containers.access_tracking import Contents, Watch, read_item
 from dynajit.values.containers.identity import identical
 from dynajit.values.containers.iterators import LONGEST, PositionIterator, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.lengths import LONG_TO_READ, leave_long
 from dynajit.values.containers.standin import StandIn, call_real, value_of
-from dynajit.values.containers.watched import Contents, Watch, read_item
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped, check_removed
 from dynajit.values.core.operations import COMPARE
@@ -231,7 +231,7 @@ class SequenceVal(Value):
                 raise GraphBreak(breaks.RAISES, f"TypeError: an index of type {key.py_type().__name__}")
             own = "list" if isinstance(self, ListVal) else "tuple"
             raise tx.raised(TypeError, f"{own} indices must be integers or slices, not {key.py_type().__name__}")
-        payload = getattr(key, "payload", None)
+        payload = key.payload
         if payload is not None and issubclass(key.py_type(), int):
             key = payload  # C takes the int that it is
         elif isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
@@ -581,10 +581,10 @@ _HINTS = ("__len__", "__length_hint__")
 
 @list_method
 def extend(tx: Tracer, self: ListVal, other: Value) -> None:
-    if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
+    if isinstance(other, SequenceVal) or other.payload is self:  # itself, as it is now
         if getattr(other.py_type(), "__iter__", None) not in (list.__iter__, tuple.__iter__):
             other.unsupported("extend() by itself, whose __iter__ some releases ask,")
-        held: Any = getattr(other, "payload", other)
+        held: Any = other if other.payload is None else other.payload
         self.extend(tx, held.values(tx))
         return
     if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):

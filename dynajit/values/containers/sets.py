@@ -130,7 +130,7 @@ def of_constant(tx: Tracer, value: Value) -> Value:
 
 def set_part(value: Value) -> Value:
     """What C takes of an iterable where it makes or fills a set: of a set subclass's instance the members, unasked."""
-    held = getattr(value, "payload", None)
+    held = value.payload
     return held if isinstance(held, SetVal) else value
 
 

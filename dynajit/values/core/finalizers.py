@@ -53,7 +53,7 @@ def _attributes(real: Any) -> Iterable[Any]:
 def check_dropped(old: Any) -> None:
     """`old`, a model or an item nobody looked at, is about to be replaced."""
     if isinstance(old, Value):
-        cls, real = old.py_type(), getattr(old, "real_object", None)
+        cls, real = old.py_type(), old.real_object
     else:
         cls, real = type(old.obj), old.obj
     if has_finaliser(cls) or _is_finalized(real):

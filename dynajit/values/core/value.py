@@ -222,6 +222,9 @@ class Value:
     # of tensors: the fake tensor, and the node that computes it
     fake: Any = None
     node: Any = None
+    # of instances: the object, if it is from outside, and the builtin part, if the class derives from a builtin one
+    real_object: Any = None
+    payload: Value | None = None
     # whether `real()` is the very object, which is known by its identity
     has_identity: bool = False
     # the attributes that hold the values `children` gives, or None
@@ -267,6 +270,10 @@ class Value:
         if value is None:
             self.unsupported("object.__delattr__")
         self.setattr(tx, name, value)
+
+    def special(self, tx: Tracer, name: str) -> Value | None:
+        """The special method of a class of the program's, bound; None if there is none."""
+        return None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         raise GraphBreak(breaks.UNKNOWN_CALL, self.describe())

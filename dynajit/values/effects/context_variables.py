@@ -133,7 +133,7 @@ def reset(tx: Tracer, variable: Value, token: Value) -> None:
 
 
 def _real(variable: Value) -> contextvars.ContextVar[Any]:
-    real = getattr(variable, "real_object", None)
+    real = variable.real_object
     if type(real) is not contextvars.ContextVar or variable.source is None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable made in the compiled function")
     return real
@@ -174,7 +174,7 @@ def _held_outside(tx: Tracer, variable: Value) -> VariableContent:
 
 def _before_outside(tx: Tracer, variable: Value, token: Value) -> VariableContent:
     """What the variable holds when a token from before the trace has set it back."""
-    real: Any = getattr(token, "real_object", None)
+    real: Any = token.real_object
     source = token.source
     used = any(_is_reset(effect) and effect.args[-1] is token for effect in _effects(tx))
     if source is None or used or not (_C.token_is_usable(real) and real.var is _real(variable)):

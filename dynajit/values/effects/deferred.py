@@ -111,12 +111,12 @@ def _is_modules_forward(frame: Any) -> bool:
 def _changes(tx: Tracer, effect: DeferredCall, values: Sequence[Value]) -> Callable[[Tracer], bool]:
     """Whether anything is otherwise later that these show when they are printed."""
     known = all(_is_known(value) for value in values)
-    watched, changes = MutationSnapshot(values), tx.journal.changes
+    snapshot, changes = MutationSnapshot(values), tx.journal.changes
     tensors = [value for value in values if value.fake is not None] if known else tx.tensors.values()
     versions = [(tensor.fake, _version(tensor.fake)) for tensor in tensors]
 
     def changed(tx: Tracer) -> bool:
-        if watched.changed() is not None or any(_version(fake) != then for fake, then in versions):
+        if snapshot.changed() is not None or any(_version(fake) != then for fake, then in versions):
             return True
         if known:
             return False

@@ -140,9 +140,9 @@ def _converts(spec: str, value: Value) -> bool:
 def _is_off(tx: Tracer, args: Sequence[Value], name: str) -> bool:
     """Whether the logger drops records of this level; if so, that is guarded."""
     logger = args[0] if args else None
-    real: Any = getattr(logger, "real_object", None)
-    if type(real) not in (logging.Logger, logging.RootLogger) or logger is None or logger.source is None:
+    if logger is None or type(logger.real_object) not in (logging.Logger, logging.RootLogger) or logger.source is None:
         return False
+    real = logger.real_object
     level = _LEVELS.get(name)
     if name == "log" and len(args) > 1 and args[1].is_const() and type(args[1].const()) is int:
         level = args[1].const()
@@ -162,7 +162,7 @@ def _drops(level: int, logger: Any) -> bool:
 
 def _reached_by_records(tx: Tracer, logger: Value | None) -> dict[int, Any]:
     """The objects, by id, that those may change who are told of a record; who they are is guarded."""
-    real: Any = logging.root if logger is None else getattr(logger, "real_object", None)
+    real: Any = logging.root if logger is None else logger.real_object
     while isinstance(real, logging.LoggerAdapter):
         real = real.logger
     if not isinstance(real, logging.Logger):
@@ -248,7 +248,7 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
 def _asked(function: Any, tx: Tracer, logger: Value, level: Value | None = None) -> Value:
     """What a logger from outside answers, guarded."""
     method = function.__name__
-    real: Any = getattr(logger, "real_object", None)
+    real: Any = logger.real_object
     if type(real) not in (logging.Logger, logging.RootLogger) or logger.source is None:
         logger.unsupported(method)
     given = [] if level is None else [level.const()]

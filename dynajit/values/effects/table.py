@@ -188,7 +188,7 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
 
 def is_changed(tx: Tracer, value: Value) -> bool:
     """Whether the program has changed the object, or set attributes of it."""
-    parts = (value, getattr(value, "payload", None), getattr(value, "_dict", None))
+    parts = (value, value.payload, getattr(value, "_dict", None))
     return any(part is not None and id(part) in tx.journal.dirty for part in parts)
 
 

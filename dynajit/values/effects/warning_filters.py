@@ -298,7 +298,7 @@ def _of_entry(rule: Rule, tx: Tracer, self: Value) -> Arguments:
 
 def _of_exit(rule: Rule, tx: Tracer, self: Value, *error: Value) -> Arguments:
     before = tx.saved_filters.get(id(self))
-    real = getattr(self, "real_object", None)
+    real = self.real_object
     if before is None and type(real) is warnings.catch_warnings and self.source is not None:
         before = getattr(real, "_filters", None)
         if type(before) is list and vars(real).get("_entered"):

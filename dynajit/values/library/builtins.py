@@ -348,7 +348,7 @@ _LASTING = (torch.nn.Module, torch.optim.Optimizer)
 
 @builtin(id)
 def id_(tx: Tracer, obj: Value) -> Value:
-    real = obj.real_object if isinstance(obj, ObjVal) else None
+    real = obj.real_object
     if isinstance(real, _LASTING) and obj.source is not None:
         # tables outside are kept by such ids: what is found there is the program's own choice of object
         tx.guard(obj.source, "ID", real)
@@ -604,9 +604,10 @@ def _number(kind: type, method: str, action: Any) -> None:
             if tx.graph.shapes.captures_scalars and kind is not complex:
                 return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
-        if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
-            rule = action if isinstance(action, ReturnAction) else action(args[0].cls.__name__)
-            return by_rule(tx, args[0].call_special(tx, method), rule)
+        own = args[0].special(tx, method) if args else None
+        if own is not None:
+            rule = action if isinstance(action, ReturnAction) else action(args[0].py_type().__name__)
+            return by_rule(tx, tx.call(own, [], {}), rule)
         return tx.fold(kind, args, kwargs)
 
 
@@ -711,9 +712,8 @@ def _rounding(function: Any, method: str) -> None:
     @builtin(function)
     @asks((method, CALLED))
     def model(tx: Tracer, value: Value) -> Value:
-        if isinstance(value, ObjVal) and value.special(tx, method) is not None:
-            return value.call_special(tx, method)
-        return tx.fold(function, [value])
+        own = value.special(tx, method)
+        return tx.call(own, [], {}) if own is not None else tx.fold(function, [value])
 
 
 for _function, _method in ((math.trunc, "__trunc__"), (math.floor, "__floor__"), (math.ceil, "__ceil__")):
@@ -731,8 +731,9 @@ builtin(operator.index)(asks(("__index__", NUMBER))(functools.partial(_of_index,
 
 def as_index(tx: Tracer, value: Value) -> Value:
     """An object of the user's as the integer that it stands for."""
-    if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
-        return by_rule(tx, value.call_special(tx, "__index__"), NUMBER)
+    own = value.special(tx, "__index__") if value.payload is None else None
+    if own is not None:
+        return by_rule(tx, tx.call(own, [], {}), NUMBER)
     return payload_of(value) if issubclass(value.py_type(), int) else value
 
 
@@ -741,8 +742,9 @@ def pow_(tx: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value
     modulus, exponent = mod, exp
     if modulus is None or is_none(modulus):
         return operators.binary(tx, "**", base, exponent)
-    if isinstance(base, ObjVal) and base.special(tx, "__pow__") is not None:
-        return base.call_special(tx, "__pow__", exponent, modulus)
+    own = base.special(tx, "__pow__")
+    if own is not None:
+        return tx.call(own, [exponent, modulus], {})
     return tx.fold(pow, [base, exponent, modulus])
 
 

@@ -14,7 +14,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.standin import StandIn
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.library.text import put_off, with_texts
+from dynajit.values.library.text import placeholder, with_texts
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.unread import has_unread, is_unread
 
@@ -48,7 +48,7 @@ class _Shown(StandIn):
 
     def __repr__(self) -> str:
         text = self.tx.call(self.tx.from_real(repr), [self.value], {})
-        return put_off(text, self.texts) if is_unread(text) else str(text.const())
+        return placeholder(text, self.texts) if is_unread(text) else str(text.const())
 
 
 def _stood_for(tx: Tracer, value: Value, made: dict[int, Any], texts: list[Value]) -> Any:

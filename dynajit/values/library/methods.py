@@ -152,8 +152,9 @@ def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
     found = mapping.lookup(tx, key)
     if found is not None:
         return found
-    if isinstance(self, ObjVal) and self.special(tx, "__missing__") is not None:
-        return self.call_special(tx, "__missing__", key)
+    own = self.special(tx, "__missing__")
+    if own is not None:
+        return tx.call(own, [key], {})
     return mapping.getitem(tx, key)
 
 

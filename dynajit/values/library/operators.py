@@ -155,7 +155,7 @@ def _in_order(
 def _repeated(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
     """If it is that, the product of a sequence and an object that counts as an integer."""
     for sequence, times in ((left, right), (right, left)):
-        repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
+        repeats = times.special(tx, "__index__") if symbol == "*" else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
             return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
     return None

@@ -92,7 +92,7 @@ def referent(tx: Tracer, reference: Value) -> Value:
     """What a weak reference refers to."""
     if isinstance(reference, WeakRefVal):
         return reference.call(tx, [], {})
-    real = getattr(reference, "real_object", None)
+    real = reference.real_object
     if type(real) not in (weakref.ref, weakref.KeyedRef) or reference.source is None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"calling {reference.describe()}")
     target = _REFERENT(real)
@@ -122,7 +122,7 @@ def _has(key: weakref.ref[Any], there: bool, container: Any) -> bool:
 
 def _looked_up(tx: Tracer, container: Value, key: Value) -> tuple[Any, weakref.ref[Any], bool]:
     """The container, a reference to the key, and whether it is there; guarded."""
-    real, item = getattr(container, "real_object", None), getattr(key, "real_object", None)
+    real, item = container.real_object, key.real_object
     kind: Any = type(item)
     plain = kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
     if real is None or item is None or container.source is None or key.source is None:
@@ -152,7 +152,7 @@ def _has_length(expected: int, container: Any) -> bool:
 
 @models_of(weakref.WeakKeyDictionary.__len__, weakref.WeakValueDictionary.__len__, weakref.WeakSet.__len__)
 def _length(function: Any, tx: Tracer, container: Value) -> Value:
-    real = getattr(container, "real_object", None)
+    real = container.real_object
     if real is None or container.source is None or not _lets_nothing_go(tx):
         raise GraphBreak(breaks.SKIPPED_CALL, f"len() of a {container.py_type().__qualname__} that may have changed")
     found: int = function(real)

@@ -455,7 +455,7 @@ _GET_VARIABLE: Any = type(os.environ).__getitem__
 
 @asked_first(_GET_VARIABLE)
 def environ_getitem(tx: Tracer, self: Value, key: Value) -> Value | None:
-    if getattr(self, "real_object", None) is not _ENVIRON or key.py_type() is not str:
+    if self.real_object is not _ENVIRON or key.py_type() is not str:
         return None
     found = environment_value(tx, key.const())
     if found is None:

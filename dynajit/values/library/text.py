@@ -113,7 +113,7 @@ def _has_own_text(value: Value) -> bool:
 _TEXT = re.compile("\0dynajit text (\\d+)\0")
 
 
-def put_off(text: Value, texts: list[Value]) -> str:
+def placeholder(text: Value, texts: list[Value]) -> str:
     """What stands for the text, which is added to `texts`, until `with_texts` puts it there."""
     texts.append(text)
     return f"\0dynajit text {len(texts) - 1}\0"
@@ -137,7 +137,7 @@ class _Field:
 
     def __format__(self, spec: str) -> str:
         tx, value, texts = _state_of(self)
-        return put_off(tx.call(tx.from_real(format), [value, with_texts(tx, spec, texts)], {}), texts)
+        return placeholder(tx.call(tx.from_real(format), [value, with_texts(tx, spec, texts)], {}), texts)
 
     def __str__(self) -> str:
         tx, value, _ = _state_of(self)

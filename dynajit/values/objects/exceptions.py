@@ -211,7 +211,7 @@ def traceback_of(tx: Tracer, error: Value) -> Value:
     """The traceback that `__exit__` is given."""
     if isinstance(error, ExceptionVal):
         return TracebackVal(error)
-    real = error.real_object if isinstance(error, ObjVal) else None
+    real = error.real_object
     if real is None or error.source is None:
         return ConstVal(None)
     if raised_at(error) is not None:

@@ -46,7 +46,7 @@ class LifetimeCell(CellVal):
             out.const(None)
         else:
             out.push(kept)
-            dies = _closes(kept) or dies_with(getattr(kept, "real_object", None)) is not None
+            dies = _closes(kept) or dies_with(kept.real_object) is not None
             if dies and self.real_cell.cell_contents is None:
                 # the next of this kind is let go of where another takes its place: that is another trace
                 self.tx.guard(self.contents_source, "ID", None)

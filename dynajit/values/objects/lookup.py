@@ -251,7 +251,7 @@ def _bind_property(tx: Tracer, owner: Value | None, name: str, found: property, 
 def _item_of(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
     """The item of a tuple that a named tuple's class has a name for."""
     tx.guard(source, "ID", found)
-    items: Any = getattr(owner, "payload", None)
+    items: Any = owner.payload
     index = found.__reduce__()[1][0]
     if not hasattr(items, "item") or not 0 <= index < len(items.items):
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"an item of {owner.describe()} by name")

@@ -31,6 +31,7 @@ from dynajit.bytecode.return_action import (
 )
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
+from dynajit.values.containers.access_tracking import Contents, Watch, untold
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.iterators import has_item
@@ -39,7 +40,6 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.rebuild_containers import fill_mapping, push_members
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
-from dynajit.values.containers.watched import Contents, Watch, untold
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.slots import AsksClass, by_rule, raising
 from dynajit.values.core.value import Direct, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -599,7 +599,7 @@ def _is_itself(value: Value) -> bool:
     """Whether `value.real()` is the very object, not only one that computes alike: it will be kept."""
     if isinstance(value, TupleVal):
         return all(isinstance(item, Value) and _is_itself(item) for item in value.items)
-    return not isinstance(value, ObjVal) or value.payload is None
+    return value.payload is None
 
 
 class RealVal(Value):
@@ -784,8 +784,7 @@ def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
 
 def payload_of(value: Value) -> Any:
     """The builtin part of an instance of a builtin's subclass, or the value itself."""
-    payload = value.payload if isinstance(value, ObjVal) else None
-    return payload if payload is not None else value
+    return value if value.payload is None else value.payload
 
 
 __all__ = ["MISSING", "bind", "class_value", "is_trusted", "lookup_type"]

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import ItemSource, Source
 from dynajit.report.shown import short
 from dynajit.values.containers.sequence import Lazy, TupleVal
@@ -60,10 +61,7 @@ def scalar_base(kind: type) -> type | None:
 
 
 def _same_value(base: type, kind: type, expected: Any, found: Any) -> bool:
-    if type(found) is not kind:
-        return False
-    plain = PLAIN[base](found)
-    return bool(plain == expected) and repr(plain) == repr(expected)
+    return type(found) is kind and const_equal(PLAIN[base](found), expected)
 
 
 def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value | None:

@@ -471,7 +471,7 @@ def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsi
     kind = value.py_type()
     if not hasattr(kind, "__index__"):
         raise GraphBreak(breaks.RAISES, f"TypeError: {what} is of type {kind.__name__}")
-    if isinstance(getattr(value, "payload", value), ConstVal) or value.symbolic:
+    if any(isinstance(each, ConstVal) for each in (value, value.payload)) or value.symbolic:
         found = constant_of(value, what)
     else:
         asked = tx.call(tx.class_attribute(value, kind, "__index__"), [], {})
@@ -495,7 +495,7 @@ def slice_of(value: Value) -> slice:
 
 def constant_of(value: Value, what: str) -> Any:
     """The Python object of a value that has to be known while tracing."""
-    payload = getattr(value, "payload", None)
+    payload = value.payload
     if isinstance(payload, ConstVal):
         return payload.value
     if not value.is_const() and not value.symbolic:

@@ -87,14 +87,14 @@ def _applied(
     traced = functionally(cls) if communicates else cls
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        standing, args = args[: len(read)], args[len(read) :]
+        substitutes, args = args[: len(read)], args[len(read) :]
         if functions:
             given, rest = iter(args[:count]), iter(args[count:])
             places = range(len(args) - count + len(functions))
             args = tuple(functions[at](given) if at in functions else next(rest) for at in places)
         with contextlib.ExitStack() as contexts:
-            if any(map(_stands_for_another, standing)):
-                others = {id(ref()): tensor for ref, tensor in zip(read, standing, strict=True)}
+            if any(map(_is_substitute, substitutes)):
+                others = {id(ref()): tensor for ref, tensor in zip(read, substitutes, strict=True)}
                 contexts.enter_context(_InPlaceOf(others))
             if not communicates or not any(map(is_functional, (*args, *kwargs.values()))):
                 return cls.apply(*args, **kwargs)
@@ -106,7 +106,7 @@ def _applied(
     return call
 
 
-def _stands_for_another(tensor: Any) -> bool:
+def _is_substitute(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) or is_functional(tensor)
 
 

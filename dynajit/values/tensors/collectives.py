@@ -30,7 +30,6 @@ from dynajit.values.core.registry import models_of_named
 from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
-from dynajit.values.objects.objects import ObjVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -176,7 +175,7 @@ def group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) 
     group = given.get("group", ConstVal(None))
     if group.is_const() and group.const() is None:
         group = _world(None, tx, tx.from_real(distributed.group))
-    real = getattr(group, "real_object", None)
+    real = group.real_object
     with ending_graph(breaks.RAISES, name_of_call(function), ValueError):  # a group that was left
         place = distributed.get_rank(real) if isinstance(real, distributed.ProcessGroup) else -1
     if place < 0:
@@ -386,9 +385,14 @@ def _name_of(tx: Tracer, group: Value) -> str:
 
 
 def real_of(tx: Tracer, value: Value) -> Any:
+    """The object that an argument is, guarded.
+
+    Raises:
+        GraphBreak: it was made while tracing, and is no constant.
+    """
     if value.is_const():
         return value.const()
-    if not isinstance(value, ObjVal) or value.real_object is None or value.source is None:
+    if value.real_object is None or value.source is None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as a group of processes")
     real = value.real_object
     if type(real) is getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None):

@@ -19,7 +19,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.registry import models_of_named, pure
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.objects.objects import ObjVal
+from dynajit.values.tensors.collectives import real_of
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
@@ -70,14 +70,11 @@ def _change(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Va
 
 
 def _real(tx: Tracer, value: Value) -> Any:
-    """The object that an argument is; a mesh from outside has to be the same one."""
+    """The object that an argument is, or a list or tuple of them."""
     if isinstance(value, (ListVal, TupleVal)):
         parts = [_real(tx, part) for part in value.values(tx)]
         return parts if isinstance(value, ListVal) else tuple(parts)
-    if isinstance(value, ObjVal) and value.real_object is not None and type(value.real_object).__name__ == "DeviceMesh":
-        tx.guard(value.source, "ID", value.real_object)
-        return value.real_object
-    return value.real()
+    return real_of(tx, value) if value.real_object is not None else value.real()
 
 
 @models_of_named(_API, "DTensor.placements")

@@ -62,7 +62,7 @@ def _may_draw(node: fx.Node) -> bool:
 
 def _initialise(module: Value, args: Sequence[Value]) -> bool:
     """Make the parameters, if it is torch's code alone that does: it asks arguments for their sizes. Whether it did."""
-    lazy: Any = getattr(module, "real_object", None)
+    lazy: Any = module.real_object
     fakes = [getattr(arg, "fake", None) for arg in args]
     if not all(_is_torchs(lazy, name) for name in _OWN):
         return False

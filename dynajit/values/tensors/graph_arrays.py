@@ -19,7 +19,7 @@ import torch
 from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import is_symbolic, last_position
 from dynajit.torch_compat import memory_of
 from dynajit.torch_warnings import unwarned
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
@@ -151,8 +151,7 @@ class GraphArrayVal(Value):
         shape, strides = hints(self.tensor.fake.shape), hints(self.tensor.fake.stride())
         if math.prod(shape) > MAX_ELEMENTS:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy function of an array of {math.prod(shape)} elements")
-        last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-        extent = last + 1 if math.prod(shape) else 0
+        extent = last_position(shape, strides) + 1 if math.prod(shape) else 0
         memory = numpy.ones(extent, self.dtype)
         return numpy.ndarray(shape, self.dtype, memory, strides=[step * memory.itemsize for step in strides])
 

@@ -56,7 +56,7 @@ def _flat(tx: Tracer, tree: Value) -> tuple[list[Value], Value]:
     return tx.unpack(parts), structure
 
 
-def _watched(tx: Tracer) -> Callable[[], bool]:
+def _write_check(tx: Tracer) -> Callable[[], bool]:
     """What says whether a tensor that there is now was written since."""
     entries = [(entry, entry.mutated) for entry in tx.graph.inputs]
     versions = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
@@ -83,7 +83,7 @@ def trace_body(
     """Trace a call, and cut its nodes out of the graph. `writes`: whether it may write tensors from outside, and return
     constants."""
     mark = tx.graph.mark()
-    is_written = _watched(tx)
+    is_written = _write_check(tx)
     given = [function, *args, *(kwargs or {}).values()]
     with tx.not_resumable(), running_elsewhere(tx, what), without_effects(tx, what, given):
         result = tx.call(function, args, kwargs or {})

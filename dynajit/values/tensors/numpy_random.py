@@ -18,6 +18,7 @@ from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, constructor
 from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import Tracer, Value
+from dynajit.values.effects.random_numbers import MAX_BITS
 from dynajit.values.effects.table import Arguments, Gives, Rule, State, apply, model_of, refuse
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.graph_arrays import MAX_ELEMENTS, ArrayMemory, GraphArrayVal, numpy_dtype
@@ -28,7 +29,6 @@ beta binomial chisquare choice exponential gamma geometric gumbel integers lapla
 poisson rand randint randn random random_sample rayleigh standard_cauchy standard_exponential standard_gamma
 standard_normal standard_t triangular uniform vonmises wald weibull
 """
-_MOST = 1 << 62  # as much as a graph's number has room for
 _SHARED: Any = getattr(numpy.random.get_state, "__self__")  # noqa: B009 - whose methods the module's functions are
 _CLASSES: tuple[Any, ...] = (numpy.random.RandomState, numpy.random.Generator)
 
@@ -54,7 +54,9 @@ def _known(name: str, values: Sequence[Value]) -> list[Any]:
         refuse(f"{name} of what is not known while tracing")
     found = [value.const() for value in values]
     parts = [part for each in found for part in (each if type(each) is tuple else (each,))]
-    fit = (abs(part) < _MOST if type(part) is int else type(part) in (bool, float, type(None)) for part in parts)
+    fit = (
+        abs(part) < 1 << MAX_BITS if type(part) is int else type(part) in (bool, float, type(None)) for part in parts
+    )
     if not all(fit):
         refuse(f"{name} of something else than numbers")
     return found

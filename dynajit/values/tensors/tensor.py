@@ -369,7 +369,7 @@ class TensorVal(Value):
     def _data(self, tx: Tracer) -> Value:
         """Like detach(), but autograd does not hear of writes. The tracer has to, so its own fake is detach()'s."""
         value = tx.torch_op("call_method", "detach", [self.replacement or self], {})
-        plain = getattr(value, "payload", value)  # of an instance of a wrapper subclass its own node
+        plain = value if value.payload is None else value.payload  # of an instance of a wrapper subclass its own node
         if isinstance(plain, TensorVal) and plain.node.target == "detach":
             node = plain.node
             node.op, node.target, node.args = "call_function", getattr, (node.args[0], "data")

@@ -58,7 +58,7 @@ def _is_own(device: torch.device, generator: Any) -> bool:
 
 def _is_cpus(value: Value) -> bool:
     """Whether it is the CPU's default generator."""
-    return isinstance(value, ObjVal) and value.real_object is torch.default_generator
+    return value.real_object is torch.default_generator
 
 
 def _stays_cpus(tx: Tracer, value: Value) -> bool:

@@ -29,7 +29,7 @@ class Watch(Protocol):
 
 
 class Contents:
-    """What a container reads in the place of its contents while it is watched. Else they are its own attribute."""
+    """What a container reads in the place of its contents while it is followed. Else they are its own attribute."""
 
     def __get__(self, container: Any, kind: type) -> Any:
         for watch in container.watches:
@@ -70,7 +70,7 @@ def untold(container: Any) -> Iterator[tuple[Watch, ...]]:
 
 
 def read_item(sequence: Any, tx: Tracer, key: Value) -> Value | None:
-    """`sequence[key]` of a watched list, where the key is a plain index of one of its items."""
+    """`sequence[key]` of a list that a recording follows, where the key is a plain index of one of its items."""
     if key.py_type() is not int or not key.is_const():
         return None
     number = key.source if type(key) is UnreadConst and not key.is_read else None
