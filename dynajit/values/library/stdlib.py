@@ -309,7 +309,7 @@ def fields(tx: Tracer, obj: Value) -> Value:
     kind = obj.real() if isinstance(obj, ClassVal) else obj.py_type()
     with raising(tx, TypeError):
         found = dataclasses.fields(kind)
-    return TupleVal([tx.from_real(field) for field in found])
+    return tx.from_real(found)
 
 
 # what inspect.markcoroutinefunction leaves on a function or class; releases differ in the name
@@ -404,21 +404,7 @@ def _annotations(real: Any, tx: Tracer, /, fn: Value) -> Value:
     held = [each for part in parts for each in (part.values() if type(part) is dict else part or ())]
     if not all(is_literal(each) or issubclass(type(each), _SPELLED) for each in held):
         raise GraphBreak(breaks.SKIPPED_CALL, f"{asked} (of a function that holds objects)")
-    if type(found) is dict:
-        return _fresh(tx, found)
-    return TupleVal([_fresh(tx, part) for part in found], type(found))
-
-
-def _fresh(tx: Tracer, found: object) -> Value:
-    """A list or dictionary that is another one at each call."""
-    if type(found) is list:
-        return tx.new_list([tx.from_real(each) for each in found])
-    if type(found) is not dict:
-        return tx.from_real(found)
-    made = DictVal()
-    for key, value in found.items():
-        made.setitem(tx, ConstVal(key), tx.from_real(value))
-    return made
+    return tx.from_real(found)
 
 
 def _with_signature(tx: Tracer, fn: Value) -> Any:
