@@ -121,6 +121,7 @@ _FITTING: tuple[tuple[Callable[[Any], object], Callable[..., bool], str], ...] =
 
 
 def _refused_shapes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why the shapes of the arguments, or places given by numbers, do not fit each other."""
     # a size that is a symbol is not decided here
     is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
     empty = _refused_empty(func, args, kwargs) if is_empty or args[0].dim() == 0 else None
@@ -141,6 +142,7 @@ def _refused_shapes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _refused_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by_place: bool) -> str | None:
+    """Why the real kernel takes no such dtypes, numbers or memory."""
     given = (*args, *kwargs.values())
     is_known = by_place or facts(func).pointwise or _MATRICES.search(str(func)) is not None
     if is_known and not (kwargs and "out" in func._schema.overload_name):
