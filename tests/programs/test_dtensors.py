@@ -63,6 +63,21 @@ def test_operations_and_layouts(mesh: Any, backend: str) -> None:
         assert same(told(compiled(a, x)), told(function(a, x)))
 
 
+def test_a_part_of_a_mesh_is_another_object_each_time(mesh: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    def function(x: torch.Tensor, part: Any) -> Any:
+        return DTensor.from_local(x, part, [Replicate()]).redistribute(part, [Replicate()]).to_local() + 1
+
+    whole, x = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp")), torch.ones(4)
+    counter = CompileCounter()
+    compiled = dynajit.compile(function, backend=counter, fullgraph=True)
+    for name in ("tp", "tp", "tp", "dp", "tp"):
+        assert torch.equal(compiled(x, whole[name]), function(x, whole[name]))
+    assert counter.frame_count == 2
+
+
 def test_compiled_again_for_another_layout(mesh: Any) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
