@@ -2,7 +2,7 @@
 
 In: calls of torch.distributed that write their result, made while a graph of the program's `autograd.Function` is
 traced. Out: operators of `_c10d_functional` instead of torch's own, which take the group as an object and whose schemas
-hide what they write. Those without a functional form stay what they are.
+hide what they write. Without a functional form such a graph is refused: it would lose what is written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ _Tensor = torch.Tensor
 
 
 class FunctionalCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, collectives that write are made functional."""
+    """While it is entered, collectives that write are made functional. Raises RuntimeError where one can't be."""
 
     supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        form = _FORMS.get(func._schema.name) if isinstance(func, torch._ops.OpOverload) else None
-        if form is not None:
-            names = (argument.name for argument in func._schema.arguments)
-            given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-            result = form(given)
-            if result is not None:
-                return result
-        return func(*args, **(kwargs or {}))
+        if not isinstance(func, torch._ops.OpOverload) or func.namespace != "c10d":
+            return func(*args, **(kwargs or {}))
+        form = _FORMS.get(func._schema.name)
+        names = (argument.name for argument in func._schema.arguments)
+        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        result = None if form is None else form(given)
+        if result is None:
+            raise RuntimeError(f"a collective has no functional form for these tensors: {func}")
+        return result
 
 
 def is_functional(value: Any) -> bool:
@@ -76,6 +77,11 @@ def _operation(given: dict[str, Any]) -> str | None:
     return {int(each): name for each, name in names.items()}.get(number)
 
 
+def _written_in_order(*tensors: _Tensor) -> bool:
+    """Whether just the elements of these, in their order, are read and written: a collective knows no strides."""
+    return all(each.is_contiguous() for each in tensors)
+
+
 def _unfolded(sent: _Tensor) -> _Tensor:
     """torch's tracing runs what has known values alone, of one element each: a copy, of which none is known."""
     if all(type(size) is int and size == 1 for size in sent.shape):
@@ -90,9 +96,9 @@ def _made(name: str, sent: _Tensor, *args: Any) -> _Tensor:
 
 
 def _exchanged(name: str, sent: list[_Tensor], out: list[_Tensor], given: dict[str, Any]) -> bool:
-    """Make a collective of lists, if just the elements of its tensors, in their order, are read and written."""
+    """Make a collective of lists, if it has a functional form."""
     operation = _operation(given) if "reduce_op" in given else ""
-    if operation is None or not all(each.is_contiguous() for each in (*sent, *out)):
+    if operation is None or not _written_in_order(*sent, *out):
         return False
     root = given.get("root_rank", -1)
     found = EXCHANGE(name, [_unfolded(each) for each in sent], out, operation, root, _group(given)[0])
@@ -123,14 +129,16 @@ def _gathered(tensor: _Tensor, given: dict[str, Any]) -> _Tensor:
 
 
 def _all_gather_base(given: dict[str, Any]) -> Any:
-    out = given["output_tensor"]
-    out.copy_(_gathered(given["input_tensor"], given).view(out.shape))
+    out, sent = given["output_tensor"], given["input_tensor"]
+    if not _written_in_order(out, sent):
+        return None
+    out.copy_(_gathered(sent, given).view(out.shape))
     return out, _work()
 
 
 def _all_gather(given: dict[str, Any]) -> Any:
     outs, sent = given["output_tensors"], given["input_tensors"]
-    if len(sent) != 1 or any(out.shape != sent[0].shape for out in outs[0]):
+    if len(sent) != 1 or any(out.shape != sent[0].shape for out in outs[0]) or not _written_in_order(*sent, *outs[0]):
         return None
     parts = _gathered(sent[0], given).view(len(outs[0]), *sent[0].shape)
     for out, part in zip(outs[0], parts, strict=True):
@@ -139,15 +147,17 @@ def _all_gather(given: dict[str, Any]) -> Any:
 
 
 def _reduce_scatter_base(given: dict[str, Any]) -> Any:
-    out, operation, (name, size) = given["output_tensor"], _operation(given), _group(given)
-    if operation is None or not given["input_tensor"].dim() or given["input_tensor"].shape[0] % size:
+    out, sent, operation, (name, size) = given["output_tensor"], given["input_tensor"], _operation(given), _group(given)
+    if operation is None or not sent.dim() or sent.shape[0] % size or not _written_in_order(out, sent):
         return None
-    out.copy_(_made("reduce_scatter_tensor", given["input_tensor"], operation, size, name).view(out.shape))
+    out.copy_(_made("reduce_scatter_tensor", sent, operation, size, name).view(out.shape))
     return out, _work()
 
 
 def _all_to_all_base(given: dict[str, Any]) -> Any:
     out, sent, (name, size) = given["output"], given["input"], _group(given)
+    if not _written_in_order(out, sent):
+        return None
     received = list(given["output_split_sizes"]) or [out.shape[0] // size] * size
     parts = list(given["input_split_sizes"]) or [sent.shape[0] // size] * size
     out.copy_(_made("all_to_all_single", sent, received, parts, name))
