@@ -31,6 +31,7 @@ from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import decide
 from dynajit.values.tensors.tensor import TensorVal
 
 C10D = "torch.distributed.distributed_c10d"
@@ -278,7 +279,7 @@ def _split_sizes(tx: Tracer, function: types.FunctionType, given: dict[str, Valu
     sizes, rows = given.get(which), given["input"].fake.shape[0]
     if sizes is not None and not (sizes.is_const() and not sizes.const()):
         return sizes
-    if rows % size:
+    if not decide(tx.graph, bool, rows % size == 0):
         raise GraphBreak(breaks.OP_RAISES, f"{name_of_call(function)} of rows that are not divided equally")
     return tx.new_list([tx.from_real(rows // size)] * size)
 
