@@ -38,7 +38,7 @@ from dynajit.config import config
 from dynajit.demo import demo as demonstrated
 from dynajit.exc import ArtifactError, ConfigError, DynajitError
 from dynajit.replacing import as_torch_compile
-from dynajit.report import records
+from dynajit.report import logs, records
 from dynajit.report.explain import ExplainReport
 from dynajit.runtime import memory, remote_cache, store, toolchain, travel
 
@@ -98,8 +98,10 @@ def explain(arguments: list[str]) -> int:
         "  python -m dynajit explain train.py                      a program that uses dynajit itself",
         "  python -m dynajit explain -c step train.py --epochs 3   one that does not, with `step` compiled",
         "  python -m dynajit explain --html report.html train.py   the report as a page",
+        "  torchrun --nproc-per-node 4 -m dynajit explain --rank 0 train.py    one report of a job's",
     )
     parser.add_argument("--html", metavar="FILE", help="write the report to this file, as one self-contained page")
+    parser.add_argument("--rank", type=int, metavar="N", help="of the processes of a job this one alone reports")
     _add_compile(parser)
     options = _parse_program(parser, arguments)
     program = _prepared(parser, options)
@@ -109,8 +111,15 @@ def explain(arguments: list[str]) -> int:
             script.run(program, options.arguments)
         finally:
             sys.stdout.flush()
-            _show(ExplainReport(seen), options.html)
+            if options.rank in (None, _rank()):
+                _show(ExplainReport(seen), options.html)
     return 0
+
+
+def _rank() -> int:
+    """Which of the job's processes this is: by its group, or, where that is gone, by what launched it."""
+    known = logs.rank()
+    return int(os.environ.get("RANK", "0")) if known is None else known
 
 
 def _show(report: ExplainReport, page: str | None) -> None:

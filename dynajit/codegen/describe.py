@@ -7,13 +7,18 @@ In:  a `Plan`. Out: a `CodeRecord` for reports; C with a `main` that runs every 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
-from dynajit.codegen.plan import REQUIRED_CFLAGS, TUNING_CFLAGS, ExternStep, KernelStep, Plan
-from dynajit.report.records import CodeRecord, KernelRecord
+from torch.utils import _pytree as pytree
+
+from dynajit.codegen.plan import REQUIRED_CFLAGS, TUNING_CFLAGS, BufferRef, ExternStep, KernelStep, Plan, Step
+from dynajit.op_facts import is_wait, starts_collective
+from dynajit.report.records import CodeRecord, CollectiveRecord, KernelRecord
 
 
 def describe(plan: Plan, phase: str) -> CodeRecord:
-    """The plan as a record: kernels with operations, the user's lines, bytes moved by one run; extern calls."""
+    """The plan as a record: kernels with operations, the user's lines, bytes moved by one run; extern calls, and what
+    runs beside collectives."""
     calls = Counter(step.kernel for step in plan.steps if isinstance(step, KernelStep))
     kernels = [
         KernelRecord(info.name, info.ops, info.lines, _bytes_moved(plan, info.name), calls[info.name])
@@ -21,7 +26,7 @@ def describe(plan: Plan, phase: str) -> CodeRecord:
     ]
     extern = [_name(step) for step in plan.steps if isinstance(step, ExternStep)]
     language = "c" if plan.device.type == "cpu" else "triton"
-    return CodeRecord(plan.name, phase, plan.source, language, kernels, extern)
+    return CodeRecord(plan.name, phase, plan.source, language, kernels, extern, collectives=[*_collectives(plan)])
 
 
 def standalone(plan: Plan, file: str = "output_code.c") -> str:
@@ -58,14 +63,44 @@ def _run(plan: Plan, step: KernelStep) -> str:
     )
 
 
+def _collectives(plan: Plan) -> Iterator[CollectiveRecord]:
+    for place, step in enumerate(plan.steps):
+        if isinstance(step, ExternStep) and starts_collective(step.target):
+            beside = _until_waited_for(step, plan.steps[place + 1 :])
+            yield CollectiveRecord(_name(step), _bytes(plan, _read(step)), tuple(beside))
+
+
+def _until_waited_for(started: ExternStep, steps: Iterable[Step]) -> Iterator[str]:
+    """The kernels and operations that run while a collective is on its way; other collectives are none."""
+    for step in steps:
+        if isinstance(step, KernelStep):
+            yield step.kernel
+        elif isinstance(step, ExternStep):
+            if is_wait(step.target) and not set(started.outputs).isdisjoint(_read(step)):
+                return
+            if not is_wait(step.target) and not starts_collective(step.target):
+                yield _name(step)
+
+
+def _read(step: ExternStep) -> list[str]:
+    """The buffers among an operation's arguments."""
+    return [part.name for part in pytree.tree_leaves((step.args, dict(step.kwargs))) if isinstance(part, BufferRef)]
+
+
+def _bytes(plan: Plan, names: Iterable[str]) -> int | None:
+    sizes = [plan.buffers[name].nbytes for name in names if name in plan.buffers]
+    return sum(sizes) if all(type(size) is int for size in sizes) else None
+
+
 def _bytes_moved(plan: Plan, kernel: str) -> int | None:
     for step in plan.steps:
         if isinstance(step, KernelStep) and step.kernel == kernel:
-            sizes = [plan.buffers[name].nbytes for name in step.args]
-            return sum(sizes) if all(type(size) is int for size in sizes) else None
+            return _bytes(plan, step.args)
     return None
 
 
 def _name(step: ExternStep) -> str:
-    name = getattr(step.target, "_schema", None)
-    return name.name.removeprefix("aten::") if name is not None else getattr(step.target, "__name__", "call")
+    schema = getattr(step.target, "_schema", None)
+    if schema is None:
+        return getattr(step.target, "__name__", "call")
+    return schema.name.removeprefix("aten::").removeprefix("_c10d_functional::")  # type: ignore[no-any-return]

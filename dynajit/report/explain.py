@@ -201,6 +201,7 @@ def _code_text(code: CodeRecord) -> str:
         lines.append(f"    fuses {', '.join(kernel.operations)}")
     if code.extern:
         lines.append(f"  through torch: {', '.join(code.extern)}")
+    lines += [f"  {each.text}" for each in code.collectives]
     if code.copies:
         lines.append(f"  copied at each replay of the recorded graph: {', '.join(code.copies)}")
     return "\n".join(lines)

@@ -227,6 +227,7 @@ def _code(code: CodeRecord) -> str:
     head = "<tr><th>kernel</th><th>fuses</th><th>moves, at least</th><th>lines</th></tr>"
     table = f'<table class="plain">{head}{rows}</table>' if rows else ""
     extern = f"<p>Through torch: {escape(', '.join(code.extern))}</p>" if code.extern else ""
+    extern += "".join(f"<p>{escape(each.text)}</p>" for each in code.collectives)
     source = f"<details><summary>code ({code.language})</summary><pre>{escape(code.source)}</pre></details>"
     return f"<h3>{escape(code.name)} ({code.phase})</h3>{table}{extern}{source if code.source else ''}"
 

@@ -87,11 +87,16 @@ def warn(name: str, message: str) -> None:
 
 
 def _rank() -> list[str]:
-    """Which of the job's processes this is, if it is one of several."""
+    known = rank()
+    return [] if known is None else [f"[rank{known}]"]
+
+
+def rank() -> int | None:
+    """Which of the job's processes this is, if it is one of several that have a group."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return []
-    return [f"[rank{distributed.get_rank()}]"]
+        return None
+    return int(distributed.get_rank())
 
 
 def set_logs(spec: str | None = None, **artifacts: bool | str) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import linecache
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,23 @@ class KernelRecord:
 
 
 @dataclass
+class CollectiveRecord:
+    """One collective: the bytes that this process sends (None where sizes are not known beforehand), and the kernels
+    and operations that run before it is waited for."""
+
+    name: str
+    bytes_sent: int | None
+    beside: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is sent, and what runs beside it."""
+        sent = "a size known when it is called" if self.bytes_sent is None else costs.size(self.bytes_sent)
+        runs = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in Counter(self.beside).items())
+        return f"{self.name} sends {sent}; beside it: {runs or 'nothing'}"
+
+
+@dataclass
 class CodeRecord:
     """What a backend made of one ATen graph: `phase` is "inference", "forward" or "backward", `source` the generated
     text, `extern` the operations that are called through torch's dispatcher, `copies` what is copied at each replay
@@ -63,6 +81,7 @@ class CodeRecord:
     kernels: list[KernelRecord] = field(default_factory=list)
     extern: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    collectives: list[CollectiveRecord] = field(default_factory=list)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Expert parallel: rows go to the ranks that the data say, and come back; what each rank gets varies from step to step."""
+"""Expert parallel: rows go to the ranks that the data say; what each rank gets varies from step to step."""
 
 from __future__ import annotations
 

@@ -8,10 +8,13 @@ that writes a tensor. What was sent stays as it is until the wait: its `Extern` 
 
 from __future__ import annotations
 
+import torch
 from torch.fx import GraphModule, Node
 
 from dynajit.aot.rewrite import copied
 from dynajit.op_facts import facts, is_wait
+
+aten = torch.ops.aten
 
 
 def start_early_wait_late(gm: GraphModule) -> GraphModule:
@@ -23,8 +26,8 @@ def start_early_wait_late(gm: GraphModule) -> GraphModule:
     made = copied(gm)
     nodes = list(made.graph.nodes)
     late = {node for node in nodes if is_wait(node.target)}
-    for node in nodes:  # views of what is waited for, which would be its first readers
-        if _is_view(node) and node.args[0] in late:
+    for node in nodes:  # views of what is waited for, and what takes its values, would be its first readers
+        if (_is_view(node) and node.args[0] in late) or (node.target is aten.copy.default and node.args[1] in late):
             late.add(node)
     for node in reversed(nodes):
         if node in late:

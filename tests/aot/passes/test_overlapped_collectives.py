@@ -154,3 +154,37 @@ def test_parallel_layers(group: str, form: str, expected: Any, monkeypatch: pyte
     x = torch.randn(8, 16, requires_grad=True)
     dynajit.compile(model)(x).sum().backward()
     assert (found["forward"], found["backward"]) == expected
+
+
+_HANDLES: dict[str, Any] = {
+    "all_reduce": lambda y: (dist.all_reduce(y, async_op=True), y),
+    "broadcast": lambda y: (dist.broadcast(y, 0, async_op=True), y),
+    "all_gather_into_tensor": lambda y: _into(dist.all_gather_into_tensor, y.new_empty(16, 8), y),
+    "all_gather": lambda y: _into(dist.all_gather, [torch.empty_like(y), torch.empty_like(y)], y),
+    "reduce_scatter_tensor": lambda y: _into(dist.reduce_scatter_tensor, y.new_empty(4, 8), y),
+    "all_to_all_single": lambda y: _into(dist.all_to_all_single, torch.empty_like(y), y),
+}
+
+
+def _into(call: Any, out: Any, y: Tensor) -> tuple[Any, Tensor]:
+    return call(out, y, async_op=True), out[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", _HANDLES)
+def test_handles(group: str, name: str) -> None:
+    """What is computed between the call and `wait()` runs while the result is on its way, and the report says so: of a
+    collective that fills tensors, what is copied into these isn't read before."""
+    start = _HANDLES[name]
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        y = x.sin()
+        handle, result = start(y)
+        other = x @ w
+        handle.wait()
+        return result * 2, other
+
+    report = dynajit.explain(fn)(torch.randn(8, 8), torch.randn(8, 8))
+    (found,) = report.graph_records[0].code[0].collectives
+    assert (report.graph_break_count, found.bytes_sent, "mm" in found.beside) == (0, 256, True), found
+    assert found.text in str(report) and "sends 256 bytes; beside it: mm" in found.text
