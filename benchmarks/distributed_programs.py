@@ -5,8 +5,10 @@ In: a compiler (`Compile`: what takes a function or module and gives what is cal
 which gives the loss. Each rank has its own data, save where the ranks are to have the same. One more program: a row.
 """
 
+import contextlib
 import functools
 import itertools
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -350,10 +352,12 @@ def staged(call: Any, step: int) -> torch.Tensor:
 
 
 class Experts(nn.Module):
-    """An expert in each process; each row goes to one, as the data say."""
+    """An expert in each process; each row goes to one, as the data say. `compared`: their rows are counted by
+    comparison, which tells of how many experts."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, compared: bool) -> None:
         super().__init__()
+        self.compared = compared
         self.gate = nn.Linear(WIDTH, dist.get_world_size())
         self.expert = Block()
         self.group = group
@@ -365,7 +369,10 @@ class Experts(nn.Module):
         weights = self.gate(x).softmax(1)
         place = weights.argmax(1)
         order = place.argsort(stable=True)
-        sent = torch.bincount(place, minlength=size)
+        if self.compared:
+            sent = (place[:, None] == torch.arange(size, device=x.device)).sum(0)
+        else:
+            sent = torch.bincount(place, minlength=size)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
         there, back = sent.tolist(), received.tolist()
@@ -374,10 +381,19 @@ class Experts(nn.Module):
         return torch.zeros_like(x).index_copy(0, order, returned) * weights.gather(1, place[:, None])
 
 
-def experts(compile: Compile) -> Made:
+def experts(compile: Compile, compared: bool = False) -> Made:
     torch.manual_seed(0)
-    module = Experts(dist.group.WORLD).to(home())
+    module = Experts(dist.group.WORLD, compared).to(home())
     return module, compile(module)
+
+
+def with_splits(call: Any, step: int) -> torch.Tensor:
+    """With the setting, of both compilers, for numbers that depend on data."""
+    configs = [sys.modules[name].config for name in ("dynajit", "torch._dynamo") if name in sys.modules]
+    with contextlib.ExitStack() as patched:
+        for each in configs:
+            patched.enter_context(each.patch(capture_scalar_outputs=True))
+        return backward(call, step)
 
 
 # ------------------------------------------------------------------------------------------------ plain collectives
@@ -470,6 +486,7 @@ PROGRAMS: dict[str, Program] = {
     "pipeline, looped BFS": Program(_forms(pipeline, schedule="ScheduleLoopedBFS", stages=2), staged),
     "pipeline, zero bubble": Program(_forms(pipeline, schedule="ScheduleInterleavedZeroBubble", stages=2), staged),
     "experts": Program(experts, backward),
+    "experts, splits captured": Program(_forms(experts, compared=True), with_splits),
     "all_reduce": Program(_forms(plain, fn=reduces), called),
     "all_reduce, async_op": Program(_forms(plain, fn=works), called),
     "gather, scatter, all_to_all": Program(_forms(plain, fn=gathers), called),

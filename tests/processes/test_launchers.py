@@ -76,13 +76,6 @@ def test_spawn(tmp_path: Path) -> None:
     launched(tmp_path, "PROGRAM", "spawn")
 
 
-def test_accelerate(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="the package accelerate is not installed")
-    launch = ("-m", "accelerate.commands.launch", "--cpu", "--multi_cpu", "--num_processes", "2", "--num_machines", "1")
-    settings = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "PORT")
-    launched(tmp_path, *launch, *settings, "PROGRAM")
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_reports(tmp_path: Path, rank: int) -> None:
     """Its report has the collectives; the group is gone by then."""
