@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 from dynajit.wrappers import is_wrapper
 
+_BOTH = "forward", "backward"
 _MAX_TRACES = 3  # of a graph whose layers turn out not to be alike, before it is traced as it is
 
 
@@ -68,7 +70,10 @@ def compile_with_autograd(
         return _compile(run_passes(gm, PassContext("autograd")), example_inputs, options)
 
 
-def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
+def _compile(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, few: bool = True
+) -> Callable[..., Any]:
+    """`compile_with_autograd` after the passes; `few`: whether AOTAutograd may see few of many layers."""
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     history = autograd_graph_of(gm)
@@ -86,8 +91,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     halves = _Halves(options.compile_fn, context, reach, waited_for)
     with lstm_with_backward(gm), marking(history):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
-        partition = functools.partial(_partition, context, example_inputs, options.layouts)
-        compiled = _layer_by_layer(traced, inputs, halves, partition, options.decompositions, fake_mode)
+        compiled = _layer_by_layer(traced, inputs, halves, options, fake_mode, few and not facts.written)
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -114,6 +118,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
         compiled = passes.wrapped(own if mode is None else functools.partial(_left_in_mode, mode, own))
+    elif compiled is None:
+        return _compile(gm, example_inputs, options, few=False)
     else:
         _refuse_one_node(halves)
         compiled = passes.wrapped(compiled)
@@ -231,47 +237,89 @@ def _layer_by_layer(
     gm: torch.fx.GraphModule,
     inputs: list[Any],
     halves: _Halves,
-    partition: Callable[..., Any],
-    decompositions: Decompositions,
+    options: CompileOptions,
     fake_mode: FakeTensorMode,
-) -> Callable[..., Any]:
-    """`_aot_autograd`, which sees one of several equal layers."""
+    few: bool,
+) -> Callable[..., Any] | None:
+    """`_aot_autograd`, which sees one of several equal layers, and few calls of it. None where the halves are there and
+    torch's wrapper is not: it saw few layers."""
+    partition = functools.partial(_partition, halves.context, options.layouts)
 
     def trace(part: torch.fx.GraphModule, part_inputs: list[Any], keep: Callable[..., Any]) -> Any:
-        return _aot_autograd(part, part_inputs, halves, keep, decompositions)
+        return _aot_autograd(part, part_inputs, halves, keep, options.decompositions)
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
         for _ in range(_MAX_TRACES):
             if shared is None:
                 break
-            whole = functools.partial(_put_together, shared, partition)
+
+            def whole(inputs: Sequence[Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+                return partition(inputs, shared.put_into(joint), *args, **kwargs)
+
             try:
                 with shared.running():
-                    return _aot_autograd(shared.module, inputs, halves, whole, decompositions)
+                    if few and _from_few_layers(shared, inputs, halves, whole, options.decompositions):
+                        return None
+                    return trace(shared.module, inputs, functools.partial(whole, inputs))
             except OddLayers as error:
                 shared = shared.made_for(error.layouts)
     except NotShared as error:
         logs.emit("aot_graphs", f"layers are traced one by one: {error}")
-    return _aot_autograd(gm, inputs, halves, partition, decompositions)
+    return trace(gm, inputs, functools.partial(partition, inputs))
 
 
-def _put_together(
-    shared: SharedLayers, partition: Callable[..., Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
-) -> Any:
-    """The halves of the joint graph of calls: where layers do but follow each other, of those of a few layers."""
+def _from_few_layers(
+    shared: SharedLayers,
+    inputs: list[Any],
+    halves: _Halves,
+    partition: Callable[..., Any],
+    decompositions: Decompositions,
+) -> bool:
+    """Whether the halves are made, where layers do but follow each other, of those of a few layers. Raises
+    OddLayers."""
     import torch._functorch.config as functorch_config
 
     # a budget would be shared out over the few layers only
     alike = functorch_config.activation_memory_budget == 1 and shared.are_alike()
-    few = with_few_calls(joint, kwargs["num_fwd_outputs"]) if alike else None
-    if few is not None:
-        try:
-            halves = partition(shared.put_into(few.joint), *args, places=few.places, **few.arguments(kwargs))
-            return grown(few, *halves)
-        except NotRepeated as error:
-            logs.emit("aot_graphs", f"all layers are partitioned: {error}")
-    return partition(shared.put_into(joint), *args, **kwargs)
+    few = with_few_calls(shared.module) if alike else None
+    if few is None:
+        return False
+    own = [inputs[at] for at in few.inputs.kept]
+    short = _Halves(_not_yet, halves.context, None, ())
+    try:
+        _aot_autograd(few.module, own, short, functools.partial(partition, own), decompositions)
+        metadata = halves.context.fw_metadata
+        if short.made.keys() != {"forward", "backward"} or not _is_plain(metadata, len(own)):
+            raise NotRepeated("its results or inputs are not tensors of their own")
+        results = few.results.for_all(metadata.output_info)
+        differentiable = [bool(info.requires_grad) for info in results]
+        forward, backward = grown(few, inputs, differentiable, *(short.made[half].graph for half in _BOTH))
+    except NotRepeated as error:
+        logs.emit("aot_graphs", f"all layers are partitioned: {error}")
+        return False
+    every = few.inputs.for_all(metadata.input_info)
+    halves.context.fw_metadata = dataclasses.replace(metadata, input_info=every, output_info=results)
+    with _as_in_autograd(inputs, halves.context), torch.no_grad(), torch._C._DisableAutocast():
+        for half, graph in zip(_BOTH, (forward, backward), strict=True):
+            halves.compiler(half)(graph, fake_inputs(graph))
+    return True
+
+
+def _not_yet(graph: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+    """Nothing that is called: the graph is a part of what is compiled."""
+    return graph.forward
+
+
+def _is_plain(metadata: Any, n_inputs: int) -> bool:
+    """Whether it is a graph for which torch's wrapper is not needed, and that writes nothing."""
+    found = torch_compat.plain_training(metadata)
+    return (
+        found is not None
+        and not found[-1]
+        and not metadata.mutated_graph_handled_indices
+        and (len(metadata.input_info) == n_inputs)
+    )
 
 
 def _aot_autograd(
@@ -281,21 +329,9 @@ def _aot_autograd(
     partition: Callable[..., Any],
     decompositions: Decompositions,
 ) -> Callable[..., Any]:
-    import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with (
-        functorch_config.patch(torch_compat.aot_options()),
-        torch_compat.floats_stay_symbolic(),
-        torch_compat.first_calls_unwatched(),
-        torch_compat.generators_untouched(),
-        torch_compat.graphs_shown_on_demand(),
-        torch_compat.failures_unreported(),
-        torch_compat.effects_in_place(only_acts),
-        torch_compat.lazy_graphs(),
-        torch_compat.interpolation_whole() if _differentiates_whole(inputs) else contextlib.nullcontext(),
-        tracing(halves.context),
-    ):
+    with _as_in_autograd(inputs, halves.context):
         return _again_if_asked(
             lambda: aot_module_simplified(
                 gm,
@@ -308,6 +344,26 @@ def _aot_autograd(
                 keep_inference_input_mutations=True,
             )
         )
+
+
+@contextlib.contextmanager
+def _as_in_autograd(inputs: Sequence[Any], context: TracingContext) -> Iterator[None]:
+    """torch's settings while it traces, and while what it made is compiled."""
+    import torch._functorch.config as functorch_config
+
+    with (
+        functorch_config.patch(torch_compat.aot_options()),
+        torch_compat.floats_stay_symbolic(),
+        torch_compat.first_calls_unwatched(),
+        torch_compat.generators_untouched(),
+        torch_compat.graphs_shown_on_demand(),
+        torch_compat.failures_unreported(),
+        torch_compat.effects_in_place(only_acts),
+        torch_compat.lazy_graphs(),
+        torch_compat.interpolation_whole() if _differentiates_whole(inputs) else contextlib.nullcontext(),
+        tracing(context),
+    ):
+        yield
 
 
 def _differentiates_whole(inputs: Sequence[Any]) -> bool:
@@ -393,16 +449,14 @@ def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
 
 def _partition(
     context: TracingContext,
-    inputs: Sequence[Any],
     layouts: bool,
+    inputs: Sequence[Any],
     joint: torch.fx.GraphModule,
     *args: Any,
-    places: Sequence[int] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Forward and backward of a joint graph; `places`: of its inputs among all, where it has not all of them. The
-    partitioner that recomputes cheap values takes no symbolic floats from the one to the other; the plain one, which
-    saves what backward needs, does."""
+    """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
+    the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     joint = without_marks(joint)
@@ -411,8 +465,6 @@ def _partition(
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
-    if places is not None:
-        weights = [at for at, place in enumerate(places) if place in {*weights}]
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)

@@ -84,11 +84,12 @@ def equal_layers(
         return None
     known: dict[Node, Any] = {}
     number_of: dict[Any, int] = {}  # looks are compared many times
-    looks = {
-        node: number_of.setdefault(object() if node in odd else _look(node, known, numbers), len(number_of))
-        for node in nodes
-    }
-    form = functools.partial(_form, known, numbers)
+    looks: dict[Node, int] = {}
+    reads: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        look = object() if node in odd else _look(node, known, numbers, reads[node])
+        looks[node] = number_of.setdefault(look, len(number_of))
+    form = functools.partial(_form, known, looks, reads)
     search = functools.partial(
         _most_layers, nodes, looks, form, new, lambda found: _untouched(found, nodes) and fits(found)
     )
@@ -176,11 +177,17 @@ def _untouched(found: Layers, nodes: list[Node]) -> bool:
     )
 
 
-def _look(node: Node, known: dict[Node, Any], numbers: bool) -> Any:
-    """What has to be the same of two nodes, but for where their arguments come from. `known`: looks so far."""
-    ref = functools.partial(_look_of_value, known)
+def _look(node: Node, known: dict[Node, Any], numbers: bool, reads: list[Node]) -> Any:
+    """What has to be the same of two nodes, but for where their arguments come from. `known`: looks of values so far.
+    Adds to `reads` the nodes in the arguments, in their order there."""
+
+    def ref(read: Node) -> Any:
+        reads.append(read)
+        return _look_of_value(known, read)
+
     try:
-        return (node.op, node.target, arguments_key((_args(node, numbers), node.kwargs), ref), ref(node))
+        arguments = arguments_key((_args(node, numbers), node.kwargs), ref)
+        return (node.op, node.target, arguments, _look_of_value(known, node))
     except NotCompared:
         return object()
 
@@ -305,21 +312,17 @@ def _equal(layers: list[Layer], new: bool, form_of: Callable[[Layer], Any]) -> L
     return Layers(equal, results) if not new or all(_are_new(layer, results) for layer in equal) else None
 
 
-def _form(known: dict[Node, Any], numbers: bool, layer: Layer) -> Any:
-    """What is the same of equal layers. `known`: looks of values so far."""
+def _form(known: dict[Node, Any], looks: dict[Node, int], reads: dict[Node, list[Node]], layer: Layer) -> Any:
+    """What is the same of equal layers. `known`: looks of values so far; `looks`, `reads`: of each node, its own and
+    the nodes that it reads."""
     place = {node: at for at, node in enumerate((*layer.inputs, *layer.nodes))}.__getitem__
     if any(node.op == "get_attr" for node in layer.inputs):
         return object()
     try:
-        return (
-            tuple(_look_of_value(known, node) for node in layer.inputs),
-            tuple(
-                (node.op, node.target, arguments_key((_args(node, numbers), node.kwargs), place))
-                for node in layer.nodes
-            ),
-        )
+        inputs = tuple(_look_of_value(known, node) for node in layer.inputs)
     except NotCompared:
         return object()
+    return inputs, tuple((looks[node], *map(place, reads[node])) for node in layer.nodes)
 
 
 def _are_new(layer: Layer, results: list[int]) -> bool:

@@ -1,9 +1,9 @@
-"""The halves of a joint graph of many equal layers, made of the halves of one with a few of them.
+"""The halves of the joint graph of many equal layers, made of the halves of one with a few of them.
 
-In:  the joint graph in which each layer is a call (`shared_layers.py`). `with_few_calls` gives the same with `KEPT` of
-the layers, each of which reads inputs of its own, what all of them read, and what the one before gives. Once that is
-partitioned, `grown` gives the halves of the whole: the nodes of a layer once more for each that was left out. Or
-NotRepeated.
+In:  a torch-level graph in which each layer is a call (`shared_layers.py`). `with_few_calls` gives the same with `KEPT`
+of the layers, each of which reads inputs of its own, what all of them read, and what the one before gives. AOTAutograd
+sees that one alone; of the halves that it makes of it, `grown` makes those of the whole: the nodes of a layer once more
+for each that was left out. Or NotRepeated.
 
 That the halves of a few layers are right says that a layer's part of each is, whatever its inputs are: forward and
 backward of a layer in the middle are those of the one after it, with the next inputs and saved values. Where a layer
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,187 +23,131 @@ from torch.fx import GraphModule, Node
 
 from dynajit.aot.few_layers import are_adjacent, are_read_in_turn
 from dynajit.aot.layers import Layers, equal_layers, items_of
-from dynajit.aot.rewrite import Copy, is_tangent, results_of
-from dynajit.aot.training.shared_layers import BACKWARD, FORWARD, fake_like
+from dynajit.aot.rewrite import Copy, results_of
+from dynajit.aot.training.shared_layers import call_layer, fake_like
 from dynajit.graph.meta import NotRepeated, value_of
 from dynajit.nested import map_leaves, tensors_in
+from dynajit.new_fake import new_fake
 
 # The first layer differs, as may the last; a half's periods may begin anywhere in a layer; three are found.
 KEPT = 5
 _MIN_LAYERS = KEPT + 2
 Key = tuple[str, Any]  # values alike, one of each layer
 Place = tuple[Key, int]  # one of several values alike: which values, and the layer whose it is
-# an input of a half of the whole: what has its name and value; in the short graph, unless that has it not, or it is one
-# of several alike; which of several
-Input = tuple[Node, Node | None, Place | None]
+# what a half of the whole saves: its node, that of the short half, and which of several alike it is
+Saved = tuple[Node, Node | None, Place | None]
 Span = tuple[int, int, Key]  # the first and the last of a few places, and what is there
 
 
 @dataclasses.dataclass
 class FewCalls:
-    """A joint graph with few of the calls of another one.
+    """A graph with few of the calls of layers of another one.
 
-    joint: the short graph. whole: the other. n_results: how many results of the forward pass the whole has. more: how
-    many layers were left out. places: of the short graph's inputs, among those of the whole. inputs, results: of the
-    inputs (by name) and results (by place) of the whole that are one of several alike, which.
+    module: the short graph. more: how many layers were left out. inputs, results: those of the whole.
     """
 
-    joint: GraphModule
-    whole: GraphModule
-    n_results: int
+    module: GraphModule
     more: int
-    places: list[int]
-    inputs: dict[str, Place]
-    results: dict[int, Place]
+    inputs: Values
+    results: Values
 
-    @property
-    def kept_results(self) -> list[int]:
-        """The places of the results of the whole that the short graph has."""
-        every = range(len(results_of(self.whole)))
-        return [at for at in every if at not in self.results or self._is_kept(self.results[at][1])]
 
-    def _is_kept(self, layer: int) -> bool:
-        return layer < KEPT - 1 or layer == KEPT - 1 + self.more
+@dataclasses.dataclass
+class Values:
+    """The inputs or the results of the whole.
 
-    def gap(self, step: int) -> range:
-        """Where those are that were left out, among the forward calls (1) or the backward calls (-1), in order."""
-        begin = KEPT - 1 if step > 0 else 1
-        return range(begin, begin + self.more)
+    count: how many there are. alike: by place, those that are one of several alike, and which. more: how many layers
+    the short graph has not. kept: the places of those that it has.
+    """
 
-    def short(self, place: Place) -> Place | None:
-        """Which one it is in the short graph; None if it was left out."""
+    count: int
+    alike: dict[int, Place]
+    more: int
+
+    def __post_init__(self) -> None:
+        places = ((at, self.alike.get(at)) for at in range(self.count))
+        self.kept = [at for at, place in places if place is None or self._short(place) is not None]
+
+    def in_short(self, nodes: Sequence[Any]) -> list[tuple[Any, Place]]:
+        """Those of the short graph's values that are one of several alike, and which; `nodes`: all of them."""
+        places = ((node, self.alike.get(at)) for at, node in zip(self.kept, nodes, strict=True))
+        return [(node, short) for node, place in places if place and (short := self._short(place))]
+
+    def for_all(self, known: Sequence[Any]) -> list[Any]:
+        """What holds of each of the whole's values; `known`: of each of the short graph's."""
+        own = dict(zip(self.kept, known, strict=True))
+        alike = {self.alike[at][0]: one for at, one in own.items() if at in self.alike}
+        return [own[at] if at in own else alike[self.alike[at][0]] for at in range(self.count)]
+
+    def only(self, places: Collection[int]) -> Values:
+        """Some of these values, in order."""
+        order = {at: number for number, at in enumerate(sorted(places))}
+        return Values(len(order), {order[at]: place for at, place in self.alike.items() if at in order}, self.more)
+
+    def _short(self, place: Place) -> Place | None:
         key, layer = place
-        return (key, min(layer, KEPT - 1)) if self._is_kept(layer) else None
-
-    def arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The partitioner's options for the short graph."""
-        known = {place: at for at, place in enumerate(self.places)}
-        fixed = arguments.get("static_lifetime_input_indices") or ()
-        return {
-            **arguments,
-            "num_fwd_outputs": sum(at < self.n_results for at in self.kept_results),
-            "static_lifetime_input_indices": [known[at] for at in fixed if at in known],
-        }
+        last = KEPT - 1 + self.more
+        return (key, min(layer, KEPT - 1)) if layer < KEPT - 1 or layer == last else None
 
 
-def with_few_calls(joint: GraphModule, n_results: int) -> FewCalls | None:
-    """The joint graph with few of its calls of layers; None where it has few, or they are not alike."""
-    rows = _rows(joint)
-    if rows is None:
+def with_few_calls(gm: GraphModule) -> FewCalls | None:
+    """The graph with few of its calls of layers; None where it has few, or they do not follow each other."""
+    calls = gm.graph.find_nodes(op="call_function", target=call_layer)
+    more = len(calls) - KEPT
+    if len(calls) < _MIN_LAYERS or any(call.args[0] != layer for layer, call in enumerate(calls)):
         return None
-    few = FewCalls(joint, joint, n_results, len(rows[0]) - KEPT, [], {}, {})
-    handed = _handed_on(few, *rows)
-    if handed is None:
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    place_of = {node: at for at, node in enumerate(placeholders)}
+    items = [dict(items_of(call)) for call in calls]
+    inputs: dict[int, Place] = {}
+    handed: dict[Node, Node] = {}  # what the first call after those left out reads -> what it reads in the short graph
+    for place, column in enumerate(zip(*(call.args[1:] for call in calls), strict=True)):
+        if len(set(column)) == 1:
+            continue
+        if _are_their_own(column, calls):
+            inputs.update((place_of[node], (("input", place), layer)) for layer, node in enumerate(column))
+        elif _are_of_the_call_before(column, items):
+            handed[column[-1]] = column[KEPT - 1]
+        else:
+            return None
+    end = gm.graph.output_node()
+    if not all({then, end}.issuperset(item.users) for own, then in _in_turn(items, calls) for item in own):
         return None
-    placeholders = joint.graph.find_nodes(op="placeholder")
-    left_out = _left_out(few, *rows)
-    few.places = [at for at, node in enumerate(placeholders) if node not in left_out]
-    given = results_of(joint)
-    results = [given[at] for at in few.kept_results]
-    inside = {node for node in joint.graph.nodes if node not in left_out and node.op != "output"}
-    reads = {part for node in inside for part in node.all_input_nodes if handed.get(part, part) in left_out}
-    if reads or any(isinstance(value, Node) and value in left_out for value in results):
+    given = results_of(gm)
+    few = FewCalls(gm, more, Values(len(placeholders), inputs, more), Values(len(given), _alike(given, items), more))
+    left_out = {*calls[KEPT - 1 : -1], *(item for own in items[KEPT - 1 : -1] for item in own)}
+    left_out.update(node for node in placeholders if place_of[node] not in few.inputs.kept)
+    results = [given[at] for at in few.results.kept]
+    copy = Copy(gm)
+    inside = [node for node in gm.graph.nodes if node not in left_out and node is not end]
+    reads = {part for node in inside for part in node.all_input_nodes}
+    if not left_out.isdisjoint(reads - handed.keys()) or not left_out.isdisjoint(results):
         return None
-    copy = Copy(joint)
-    for node in joint.graph.nodes:
-        if node in inside:
-            copy.take(node)
-        elif node in handed:
-            copy.of[node] = copy.of[handed[node]]
-    few.joint = copy.finish(results)
-    described = joint.graph.output_node().meta.get("desc")
-    if described is not None:
-        few.joint.graph.output_node().meta["desc"] = type(described)(described[at] for at in few.kept_results)
+    for node in inside:
+        if node is calls[-1]:
+            copy.of.update((late, copy.of[early]) for late, early in handed.items())
+        copy.take(node)
+    few.module = copy.finish(results)
     return few
 
 
-def _rows(joint: GraphModule) -> tuple[list[Node], list[Node]] | None:
-    """The forward and the backward calls, in order; None where they are few, or do not follow each other."""
-    calls, backward = _calls(joint, FORWARD), _calls(joint, BACKWARD)
-    count = len(calls)
-    if count < _MIN_LAYERS or sorted(calls) != [*range(count)] or sorted(backward) != sorted(calls):
-        return None
-    order = {node: at for at, node in enumerate(joint.graph.nodes)}
-    ahead = [calls[at] for at in range(count)]
-    back = [backward[at] for at in reversed(range(count))]
-    if any(order[one] > order[other] for row in (ahead, back) for one, other in itertools.pairwise(row)):
-        return None
-    return ahead, back
+def _in_turn(items: Sequence[dict[Node, int]], calls: Sequence[Node]) -> Iterator[tuple[dict[Node, int], Node]]:
+    """The items of the last call before those that are left out, and of these, each with the call that comes next."""
+    return zip(items[KEPT - 2 : -1], calls[KEPT - 1 :], strict=True)
 
 
-def _handed_on(few: FewCalls, ahead: Sequence[Node], back: Sequence[Node]) -> dict[Node, Node] | None:
-    """What the first call after those left out reads of the one before it -> the same of the one before those left
-    out. None where the calls are not alike. Notes which inputs and results are."""
-    given = results_of(few.whole)
-    shown = {value: at for at, value in enumerate(given[: few.n_results]) if isinstance(value, Node)}
-    primals = [node for node in few.whole.graph.find_nodes(op="placeholder") if not is_tangent(node)]
-    if len(given) != few.n_results + len(primals):
-        return None
-    handed: dict[Node, Node] = {}
-    alike = (
-        _read_in_turn(few, ahead, 1, handed, shown)
-        and _read_in_turn(few, back, -1, handed, shown)
-        and _note_gradients(few, primals, back)
-    )
-    return handed if alike else None
-
-
-def _left_out(few: FewCalls, ahead: Sequence[Node], back: Sequence[Node]) -> set[Node]:
-    """The nodes of the whole that the short graph has not: calls, their items, and the inputs of their own."""
-    calls = {row[at] for row, step in ((ahead, 1), (back, -1)) for at in few.gap(step)}
-    items = {item for call in calls for item, _ in items_of(call)}
-    placeholders = few.whole.graph.find_nodes(op="placeholder")
-    own = {node for node in placeholders if node.name in few.inputs and few.short(few.inputs[node.name]) is None}
-    return calls | items | own
-
-
-def _note_gradients(few: FewCalls, primals: Sequence[Node], back: Sequence[Node]) -> bool:
-    """Whether the gradients for inputs alike are the same item of what their layers' calls give. Notes them."""
-    given = results_of(few.whole)
-    item = {one: at for call in back for one, at in items_of(call)}
-    gradients: dict[Key, set[Any]] = {}
-    for at, node in enumerate(primals, few.n_results):
-        if node.name in few.inputs:
-            key, layer = few.inputs[node.name]
-            few.results[at] = ("gradient", key), layer
-            gradients.setdefault(key, set()).add(item.get(given[at], given[at]))
-    return all(len(alike) == 1 for alike in gradients.values())
-
-
-def _calls(joint: GraphModule, target: Any) -> dict[int, Node]:
-    return {node.args[1]: node for node in joint.graph.find_nodes(op="call_function", target=target)}  # type: ignore[misc]
-
-
-def _read_in_turn(
-    few: FewCalls, calls: Sequence[Node], step: int, handed: dict[Node, Node], shown: dict[Node, int]
-) -> bool:
-    """Whether each call reads inputs of its own, what all do, and what the one before gives; and what each gives is
-    read by the next, or a result of the graph, or, of the last one, anything. Notes which are alike."""
-    layer_of = range(len(calls))[::step]
-    items = [dict(items_of(call)) for call in calls]
-    name = "forward" if step > 0 else "backward"
-    gap = few.gap(step)
-    for place, column in enumerate(zip(*(call.args[0] for call in calls), strict=True)):  # type: ignore[arg-type]
-        if len(set(column)) == 1:
-            continue
-        if all(node.op == "placeholder" for node in column):
-            if not _are_their_own(column, calls):
-                return False
-            few.inputs.update((node.name, ((name, place), layer)) for node, layer in zip(column, layer_of, strict=True))
-        elif _are_of_the_call_before(column, items):
-            handed[column[gap.stop]] = column[gap.start]
-        else:
-            return False
-    if not all(_goes_on(few, calls, at) for at in range(gap.start - 1, gap.stop)):
-        return False
-    _note_results(few, name, dict(zip(layer_of, items, strict=True)), shown)
-    return True
+def _alike(given: Sequence[Any], items: Sequence[dict[Node, int]]) -> dict[int, Place]:
+    """Which results of the graph are one of several alike: the same item of what all calls give."""
+    whose = {item: (("result", at), layer) for layer, own in enumerate(items) for item, at in own.items()}
+    found = {at: whose[node] for at, node in enumerate(given) if node in whose}
+    count = collections.Counter(key for key, _ in found.values())
+    return {at: place for at, place in found.items() if count[place[0]] == len(items)}
 
 
 def _are_their_own(column: Sequence[Node], calls: Sequence[Node]) -> bool:
-    """Whether each of these inputs is read by its call alone, and is none of the others."""
+    """Whether each of these is an input that is read by its call alone, and is none of the others."""
     return len(set(column)) == len(calls) and all(
-        {call}.issuperset(node.users) for node, call in zip(column, calls, strict=True)
+        node.op == "placeholder" and {call}.issuperset(node.users) for node, call in zip(column, calls, strict=True)
     )
 
 
@@ -212,20 +155,6 @@ def _are_of_the_call_before(column: Sequence[Node], items: Sequence[dict[Node, i
     """Whether all calls but the first read, here, the same item of what the one before gives."""
     wanted = {items[at].get(node) for at, node in enumerate(column[1:])}
     return len(wanted) == 1 and None not in wanted
-
-
-def _goes_on(few: FewCalls, calls: Sequence[Node], at: int) -> bool:
-    """Whether the next call alone reads what this one gives, which may be a result of the graph, too."""
-    readers = {calls[at + 1], few.whole.graph.output_node()}
-    return all(readers.issuperset(item.users) for item, _ in items_of(calls[at]))
-
-
-def _note_results(few: FewCalls, name: str, items: dict[int, dict[Node, int]], shown: dict[Node, int]) -> None:
-    """Note which results are the same item of what the call of each layer gives; `items`: by layer."""
-    for layer, own in items.items():
-        few.results.update((shown[item], ((name, at), layer)) for item, at in own.items() if item in shown)
-    alike = collections.Counter(key for key, _ in few.results.values())
-    few.results = {at: place for at, place in few.results.items() if alike[place[0]] == len(items)}
 
 
 class _Half:
@@ -295,15 +224,18 @@ class _Half:
         at, more = self.at[key], self.more
         return iter(range(at + 1, at + more + 1) if self.step > 0 else range(at + more - 1, at - 1, -1))
 
-    def build(self, inputs: Sequence[Input]) -> None:
-        """Make the nodes of the whole half."""
-        for like, short, place in inputs:
-            made = self.copy.graph.placeholder(like.name)
-            made.meta = dict(like.meta)
-            if place is not None:
-                self.inputs[place] = made
-            elif short is not None:
-                self.copy.of[short] = made
+    def add_input(self, name: str, meta: Mapping[str, Any], short: Node | None, place: Place | None) -> None:
+        """An input of the whole half; `short`: that of the short one, unless it has it not, or it is one of several
+        alike; `place`: which of several."""
+        made = self.copy.graph.placeholder(name)
+        made.meta = dict(meta)
+        if place is not None:
+            self.inputs[place] = made
+        elif short is not None:
+            self.copy.of[short] = made
+
+    def build(self) -> None:
+        """Make the nodes of the whole half, which has its inputs."""
         moved = _Memories()
         for node, place in self.alike.items():
             if node.users:
@@ -381,73 +313,69 @@ class _Half:
         return self.copy.module()
 
 
-def grown(few: FewCalls, forward: GraphModule, backward: GraphModule) -> tuple[GraphModule, GraphModule]:
-    """The halves of the whole. Raises NotRepeated."""
-    placeholders = few.whole.graph.find_nodes(op="placeholder")
-    tangents = [node for node in placeholders if is_tangent(node)]
-    primals = [node for node in placeholders if not is_tangent(node)]
-    kept = few.kept_results
-    n_results = sum(at < few.n_results for at in kept)
+def grown(
+    few: FewCalls, inputs: Sequence[Any], differentiable: Sequence[bool], forward: GraphModule, backward: GraphModule
+) -> tuple[GraphModule, GraphModule]:
+    """The halves of the whole. Raises NotRepeated.
 
-    own = {node.name: node for node in forward.graph.find_nodes(op="placeholder")}
-    ahead = _Half(forward, few.more, _alike(few, own.values()))
-    ahead.build([_input(few, node, own) for node in primals])
+    Args:
+        inputs: the whole's. differentiable: which of its results have gradients.
+        forward, backward: the halves of the short graph.
+    """
+    own = forward.graph.find_nodes(op="placeholder")
+    ahead = _Half(forward, few.more, dict(few.inputs.in_short(own)))
+    _add_inputs(ahead, "primals", few.inputs, own, inputs)
+    ahead.build()
     given = results_of(forward)
-    results = _results(few, ahead, dict(zip(kept[:n_results], given, strict=False)), range(few.n_results))
+    n_results = len(few.results.kept)
+    results = _results(ahead, few.results, given[:n_results])
     saved, entries = _saved(ahead, given[n_results:])
 
-    inputs = backward.graph.find_nodes(op="placeholder")
-    own = {node.name: node for node in inputs[len(saved) :]}
-    alike = {node: place for node, place in zip(inputs, saved, strict=False) if place is not None}
-    back = _Half(backward, few.more, {**alike, **_alike(few, own.values())})
-    short = dict(zip(given[n_results:], inputs, strict=False))
-    back.build(
-        [(whole, short[node] if node is not None else None, place) for whole, node, place in entries]
-        + [_input(few, node, own) for node in tangents]
-    )
-    gradients = _results(
-        few,
-        back,
-        dict(zip(kept[n_results:], results_of(backward), strict=True)),
-        range(few.n_results, len(results_of(few.whole))),
-    )
+    taken = backward.graph.find_nodes(op="placeholder")
+    tangents = few.results.only([at for at, wanted in enumerate(differentiable) if wanted])
+    own = taken[len(saved) :]
+    alike = {node: place for node, place in zip(taken, saved, strict=False) if place is not None}
+    back = _Half(backward, few.more, {**alike, **dict(tangents.in_short(own))})
+    short = dict(zip(given[n_results:], taken, strict=False))
+    for whole, node, place in entries:
+        back.add_input(whole.name, whole.meta, None if node is None else short[node], place)
+    _add_inputs(back, "tangents", tangents, own)
+    back.build()
+    gradients = _results(back, few.inputs, results_of(backward))
     if (ahead.step, back.step) != (1, -1):
         raise NotRepeated("a half goes through layers in another order")
     return ahead.finish([*results, *(whole for whole, _, _ in entries)]), back.finish(gradients)
 
 
-def _alike(few: FewCalls, nodes: Iterable[Node]) -> dict[Node, Place]:
-    """Which inputs of a half are one of several alike. Raises NotRepeated for inputs that the short graph hasn't."""
-    known = {node.name: node for node in few.whole.graph.find_nodes(op="placeholder")}
-    if any(node.name not in known for node in nodes):
-        raise NotRepeated("a half has inputs of its own")
-    places = {node: few.short(few.inputs[node.name]) for node in nodes if node.name in few.inputs}
-    return {node: place for node, place in places.items() if place is not None}
+def _add_inputs(
+    half: _Half, name: str, values: Values, own: Sequence[Node], memories: Sequence[torch.Tensor] | None = None
+) -> None:
+    """The inputs that the halves have from outside; `own`: those of the short half. `memories`: tensors in whose memory
+    each is, by default one of its own."""
+    short = dict(zip(values.kept, own, strict=True))
+    for at, like in enumerate(values.for_all(own)):
+        meta = dict(like.meta)
+        if at not in short:
+            value = like.meta["val"]
+            storage = None if memories is None else memories[at].untyped_storage()
+            offset = 0 if memories is None else memories[at].storage_offset()
+            made = new_fake(value.fake_mode, value.device, value.dtype, value.shape, value.stride(), offset, storage)
+            meta["val"] = made.requires_grad_(value.requires_grad)
+        half.add_input(f"{name}_{at + 1}", meta, short.get(at), values.alike.get(at))
 
 
-def _input(few: FewCalls, node: Node, own: dict[str, Node]) -> Input:
-    """An input of a half of the whole."""
-    if node.name in few.inputs:
-        return node, None, few.inputs[node.name]
-    if node.name not in own:
-        raise NotRepeated("a half lacks an input")
-    return own[node.name], own[node.name], None
-
-
-def _results(few: FewCalls, half: _Half, short: dict[int, Any], places: range) -> list[Any]:
-    """The results of a half of the whole; `short`: those of the short graph, by their places in the whole."""
+def _results(half: _Half, values: Values, given: Sequence[Any]) -> list[Any]:
+    """The results of a half of the whole; `given`: those of the short half."""
     columns: dict[Key, dict[int, Any]] = {}
-    for at in filter(few.results.__contains__, short):
-        place = few.short(few.results[at])
-        assert place is not None
-        columns.setdefault(place[0], {})[place[1]] = short[at]
+    for node, (key, layer) in values.in_short(given):
+        columns.setdefault(key, {})[layer] = node
     made = {key: half.results(column) for key, column in columns.items()}
-    return [
-        made[few.results[at][0]][few.results[at][1]] if at in few.results else half.result(short[at]) for at in places
-    ]
+    own = dict(zip(values.kept, given, strict=True))
+    places = ((at, values.alike.get(at)) for at in range(values.count))
+    return [half.result(own[at]) if place is None else made[place[0]][place[1]] for at, place in places]
 
 
-def _saved(half: _Half, saved: Sequence[Any]) -> tuple[list[Place | None], list[Input]]:
+def _saved(half: _Half, saved: Sequence[Any]) -> tuple[list[Place | None], list[Saved]]:
     """Which of several alike each is that the short forward graph saves, and what that of the whole does, in order."""
     _refuse_odd_saves(saved)
     places = [half.alike.get(node) or _of_period(half, node) for node in saved]
@@ -465,12 +393,12 @@ def _saved(half: _Half, saved: Sequence[Any]) -> tuple[list[Place | None], list[
         for node, place in zip(saved, places, strict=True)
     ]
     like = {key: saved[columns[key][seams[key]]] for key in by_all}
-    added: dict[int, list[Input]] = {}
+    added: dict[int, list[Saved]] = {}
     for run in _overlapping(spans):
         begin, _, first = run[0]
         ascend = columns[first][seams[first]] == begin
         added[run[-1][0]] = _added(half, {key: (seams[key], like[key]) for *_, key in run}, ascend)
-    entries: list[Input] = []
+    entries: list[Saved] = []
     for at, (node, place) in enumerate(zip(saved, places, strict=True)):
         entries.append(_kept(half, seams, node, place))
         entries += added.get(at, ())
@@ -497,7 +425,7 @@ def _spans(columns: dict[Key, dict[int, int]], seams: dict[Key, int]) -> list[Sp
     return spans
 
 
-def _kept(half: _Half, seams: dict[Key, int], node: Node, place: Place | None) -> Input:
+def _kept(half: _Half, seams: dict[Key, int], node: Node, place: Place | None) -> Saved:
     """What the whole saves for a value that the short forward graph does."""
     if place is None:
         return half.result(node), node, None
@@ -506,10 +434,10 @@ def _kept(half: _Half, seams: dict[Key, int], node: Node, place: Place | None) -
     return half.inputs[there] if node in half.alike else half.made[0].get(node) or half.copy.of[node], node, there
 
 
-def _added(half: _Half, alike: dict[Key, tuple[int, Node]], ascend: bool) -> list[Input]:
+def _added(half: _Half, alike: dict[Key, tuple[int, Node]], ascend: bool) -> list[Saved]:
     """What the layers that were left out save, in order; `alike`: of each of the values alike, which layer is the one
     before them, and its value. In ascending order of layers, or in descending order."""
-    added: list[Input] = []
+    added: list[Saved] = []
     for number in range(1, half.more + 1) if ascend else range(half.more, 0, -1):
         for key, (layer, like) in alike.items():
             place = key, layer + number

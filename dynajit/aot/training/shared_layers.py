@@ -171,7 +171,7 @@ class SharedLayers:
         for node in gm.graph.nodes:
             if node in last:
                 layer = self.found.layers[last[node]]
-                call = taken.graph.call_function(_call, (last[node], *(taken.of[part] for part in layer.inputs)))
+                call = taken.graph.call_function(call_layer, (last[node], *(taken.of[part] for part in layer.inputs)))
                 for at, place in enumerate(self.found.results):
                     result = layer.nodes[place]
                     taken.of[result] = made = taken.graph.call_function(operator.getitem, (call, at))
@@ -228,17 +228,18 @@ class SharedLayers:
         given = [one for one, wanted in zip(tangents, self.differentiable, strict=True) if wanted]
         layouts = tuple(None if one is None else _layout(one) for one in given)
         for at, (layout, node) in enumerate(zip(layouts, self.tangents, strict=True)):
-            if layout != _layout(value_of(node)):
+            shape, stride, dtype, device = usual = _layout(value_of(node))
+            if layout != usual:
                 # not raised here: autograd would warn, and show the program where the forward was
                 self.odd[layer] = layouts
-                (given[at],) = self.fakes([node])
+                given[at] = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         made = iter(torch.ops.dynajit.layer_backward(given, layer))
         return [None if gradient is None else next(made) for gradient in self.gradients]
 
     def fakes(self, nodes: Sequence[Any]) -> list[torch.Tensor]:
-        """New tensors like those that nodes of the layer's joint graph give."""
+        """New fakes like those that nodes of the layer's joint graph give, but in memory of their own."""
         values = [value_of(node) for node in nodes if node is not None]
-        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device) for one in values]
+        return [new_fake(self.mode, one.device, one.dtype, one.shape, one.stride()) for one in values]
 
     # -- afterwards
 
@@ -403,7 +404,8 @@ class _LayerCall(torch.autograd.Function):
         return (None, *_running[-1].call_backward(ctx.layer, tangents))
 
 
-def _call(layer: int, *inputs: torch.Tensor) -> Any:
+def call_layer(layer: int, *inputs: torch.Tensor) -> Any:
+    """What a layer gives, in the graph that AOTAutograd traces."""
     return _LayerCall.apply(layer, *inputs)  # type: ignore[no-untyped-call]
 
 

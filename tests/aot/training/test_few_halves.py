@@ -193,8 +193,8 @@ def trained(net: nn.Module, x: torch.Tensor) -> tuple[Any, list[Any]]:
     return made, graphs
 
 
-FEW = [Net(), Net(dropout=0.3), Net(count=COUNT + 7), Caching(), LookingBack(), Frozen()]
-WHOLE = [Scaled(), Weighed(), HiddenStates(), OneOfThem(), Checkpointed(), Tied(), Net(count=KEPT + 1)]
+FEW = [Net(), Net(dropout=0.3), Net(count=COUNT + 7), Caching(), LookingBack(), Frozen(), Scaled(), HiddenStates()]
+WHOLE = [Weighed(), OneOfThem(), Checkpointed(), Tied(), Net(count=KEPT + 1)]
 
 
 def name(net: Any) -> str:
