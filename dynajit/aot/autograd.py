@@ -253,15 +253,12 @@ def _layer_by_layer(
         for _ in range(_MAX_TRACES):
             if shared is None:
                 break
-
-            def whole(inputs: Sequence[Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-                return partition(inputs, shared.put_into(joint), *args, **kwargs)
-
+            put_together = functools.partial(_put_together, shared, partition)
             try:
                 with shared.running():
-                    if few and _from_few_layers(shared, inputs, halves, whole, options.decompositions):
+                    if few and _from_few_layers(shared, inputs, halves, put_together, options.decompositions):
                         return None
-                    return trace(shared.module, inputs, functools.partial(whole, inputs))
+                    return trace(shared.module, inputs, functools.partial(put_together, inputs))
             except OddLayers as error:
                 shared = shared.made_for(error.layouts)
     except NotShared as error:
@@ -269,14 +266,26 @@ def _layer_by_layer(
     return trace(gm, inputs, functools.partial(partition, inputs))
 
 
+def _put_together(
+    shared: SharedLayers,
+    partition: Callable[..., Any],
+    inputs: Sequence[Any],
+    joint: torch.fx.GraphModule,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The halves of a joint graph of calls of layers."""
+    return partition(inputs, shared.put_into(joint), *args, **kwargs)
+
+
 def _from_few_layers(
     shared: SharedLayers,
     inputs: list[Any],
     halves: _Halves,
-    partition: Callable[..., Any],
+    put_together: Callable[..., Any],
     decompositions: Decompositions,
 ) -> bool:
-    """Whether the halves are made, where layers do but follow each other, of those of a few layers. Raises
+    """Whether the halves are made: of those of a few layers, where layers do but follow each other. Raises
     OddLayers."""
     import torch._functorch.config as functorch_config
 
@@ -286,16 +295,19 @@ def _from_few_layers(
     if few is None:
         return False
     own = [inputs[at] for at in few.inputs.kept]
-    short = _Halves(_not_yet, halves.context, None, ())
+    short, before = _Halves(_not_yet, halves.context, None, ()), halves.context.fw_metadata
     try:
-        _aot_autograd(few.module, own, short, functools.partial(partition, own), decompositions)
-        metadata = halves.context.fw_metadata
-        if short.made.keys() != {"forward", "backward"} or not _is_plain(metadata, len(own)):
+        _aot_autograd(few.module, own, short, functools.partial(put_together, own), decompositions)
+        metadata: Any = halves.context.fw_metadata
+        if short.made.keys() != {*_BOTH} or not _is_plain(metadata, len(own)):
             raise NotRepeated("its results or inputs are not tensors of their own")
         results = few.results.for_all(metadata.output_info)
         differentiable = [bool(info.requires_grad) for info in results]
         forward, backward = grown(few, inputs, differentiable, *(short.made[half].graph for half in _BOTH))
-    except NotRepeated as error:
+    except (OddLayers, NotRepeated) as error:
+        halves.context.fw_metadata = before  # which the partition of the whole asks
+        if isinstance(error, OddLayers):
+            raise OddLayers(few.of_layers(error.layouts)) from error
         logs.emit("aot_graphs", f"all layers are partitioned: {error}")
         return False
     every = few.inputs.for_all(metadata.input_info)
@@ -306,9 +318,9 @@ def _from_few_layers(
     return True
 
 
-def _not_yet(graph: torch.fx.GraphModule, *_: Any) -> Callable[..., Any]:
+def _not_yet(*_: Any) -> Callable[..., Any]:
     """Nothing that is called: the graph is a part of what is compiled."""
-    return graph.forward
+    return _not_yet
 
 
 def _is_plain(metadata: Any, n_inputs: int) -> bool:
@@ -318,7 +330,7 @@ def _is_plain(metadata: Any, n_inputs: int) -> bool:
         found is not None
         and not found[-1]
         and not metadata.mutated_graph_handled_indices
-        and (len(metadata.input_info) == n_inputs)
+        and len(metadata.input_info) == n_inputs
     )
 
 

@@ -51,6 +51,12 @@ class FewCalls:
     inputs: Values
     results: Values
 
+    def of_layers(self, known: Mapping[int, Any]) -> dict[int, Any]:
+        """What holds of layers of the whole, if those that were left out are as the one before them; `known`: of those
+        of the short graph."""
+        left_out = range(KEPT - 1, KEPT - 1 + self.more)
+        return {**known, **(dict.fromkeys(left_out, known[KEPT - 2]) if KEPT - 2 in known else {})}
+
 
 @dataclasses.dataclass
 class Values:

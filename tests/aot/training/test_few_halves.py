@@ -101,6 +101,31 @@ class Weighed(Net):
         return super().forward(x), torch.stack([block.out.weight.sum() for block in self.blocks])
 
 
+class Mixing(Net):
+    """Each layer mixes along another dimension; small weights are saved as copies, made before all layers."""
+
+    def __init__(self, bias: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.mixes = nn.ModuleList(nn.Linear(5, 5, bias) for _ in self.blocks)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x)
+        for block, mix in zip(self.blocks, self.mixes, strict=True):
+            x = x + F.gelu(mix(block.norm(x).transpose(1, 2))).transpose(1, 2)
+            x = x + F.gelu(block.out(x))
+        return self.head(x)
+
+
+class Turning(Mixing):
+    """The gradient of what each layer hands on lies in memory as its transposition leaves it."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x)
+        for mix in self.mixes:
+            x = F.gelu(mix(x.transpose(1, 2)).transpose(1, 2).contiguous()).sin().cos()
+        return self.head(x)
+
+
 class LookingBack(Net):
     """Each layer reads what the two before it give."""
 
@@ -194,7 +219,15 @@ def trained(net: nn.Module, x: torch.Tensor) -> tuple[Any, list[Any]]:
 
 
 FEW = [Net(), Net(dropout=0.3), Net(count=COUNT + 7), Caching(), LookingBack(), Frozen(), Scaled(), HiddenStates()]
-WHOLE = [Weighed(), OneOfThem(), Checkpointed(), Tied(), Net(count=KEPT + 1)]
+WHOLE = [
+    Mixing(),
+    Turning(bias=False, count=2 * COUNT),
+    Weighed(),
+    OneOfThem(),
+    Checkpointed(),
+    Tied(),
+    Net(count=KEPT + 1),
+]
 
 
 def name(net: Any) -> str:
