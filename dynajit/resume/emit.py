@@ -57,7 +57,7 @@ from dynajit.values.effects.deferred import DeferredCall, late_call
 from dynajit.values.effects.table import State
 from dynajit.values.objects.exceptions import raised_at
 from dynajit.values.objects.local_classes import made_at
-from dynajit.values.scalars.constant import Unread
+from dynajit.values.scalars.constant import Unread, is_the
 from dynajit.values.scalars.symbolic import SymVal, UnreadFlag
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -243,14 +243,20 @@ class Emission:
     def effects(self) -> list[str]:
         """What the call does beside its graph: what it changes that was there before, beside tensors and modules, by
         how it is reached; which of the graph's tensors it makes; what it computes of sizes for the result."""
-        written = [value for value in self.tx.journal.dirty.values() if value.source is not None]
+        dirty = self.tx.journal.dirty.values()
+        written = [value for value in dirty if value.source is not None and not value.is_as_it_was()]
         kinds = torch.Tensor, torch.nn.Module
         found = [value.source.name() for value in written if not issubclass(value.py_type(), kinds)]
         tensors = [each.source for each in self.tx.graph.inputs if each.symbol is None]
         made = [source.name() for source in tensors if isinstance(source, RunTimeSource)]
         sized = any(isinstance(value, (SymVal, UnreadFlag)) for value in reachable(self.results))
         sizes = ["a number or text of sizes in its result"] if sized else []
-        return [*found, *(name for _, name in self.tx.globals_written), *made, *sizes]
+        globals_ = [
+            name
+            for (_, name), (namespace, value) in self.tx.globals_written.items()
+            if name not in namespace or not is_the(value, namespace[name])
+        ]
+        return [*found, *globals_, *made, *sizes]
 
     def changed_places(self) -> frozenset[Source]:
         """Where the function leaves something else for its next call: attributes, containers, globals."""

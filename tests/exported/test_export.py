@@ -165,8 +165,22 @@ def test_writes_of_buffers_and_arguments_are_part_of_it(tmp_path: Path) -> None:
         loaded(x, wide[::2])
 
 
+class Switch:
+    on, depth = None, 0
+
+    def __init__(self) -> None:
+        self.on, self.depth = False, 0
+
+    def __enter__(self) -> None:
+        self.on, self.depth = True, 1
+
+    def __exit__(self, *_: object) -> None:
+        self.on, self.depth = False, 0
+
+
 SEEN: list[int] = []
 NUMBER = 0
+SWITCH = Switch()
 
 
 def test_effects_on_python_objects_are_refused() -> None:
@@ -183,11 +197,35 @@ def test_effects_on_python_objects_are_refused() -> None:
         found.append(x + 1)
         return x * 2
 
-    for target, args in ((appends, ()), (counts, ()), (fills, ([],))):
+    def switches_on(x: Tensor) -> Tensor:
+        global NUMBER
+        NUMBER, SWITCH.on = 0, True
+        return x + 1
+
+    for target, args in ((appends, ()), (counts, ()), (fills, ([],)), (switches_on, ())):
         with pytest.raises(ExportError, match=r"calling it changes .*, which a file can't do again"):
             dynajit.export(target, (torch.ones(2), *args))
     made = dynajit.export(lambda x: [x + one for one in [1, 2]], (torch.ones(2),))
     assert torch.equal(made(torch.zeros(2))[1], torch.full((2,), 2.0))
+
+
+def test_what_a_call_puts_back_is_no_effect() -> None:
+    """As transformers does with what collects the states of layers."""
+
+    def function(x: Tensor) -> Tensor:
+        global NUMBER
+        before, NUMBER = NUMBER, 1
+        with SWITCH:
+            x = x * (2 if SWITCH.on else 3)
+        NUMBER = before
+        return x + NUMBER
+
+    made = dynajit.export(function, (torch.ones(2),))
+    assert torch.equal(made(torch.ones(2)), torch.full((2,), 2.0)) and not SWITCH.on
+    SWITCH.on = True  # which the call turns off
+    with pytest.raises(ExportError, match="calling it changes"):
+        dynajit.export(function, (torch.ones(2),))
+    SWITCH.on = False
 
 
 def test_tensors_made_by_calls_are_refused() -> None:

@@ -17,7 +17,7 @@ from dynajit.values.containers.sequence import Lazy
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_the
 
 MAX_AT_ONCE = 64
 
@@ -114,6 +114,13 @@ class AttributeDict(DictVal):
     def _written(self) -> dict[Any, tuple[Value, Any]]:
         """The attributes that the program set, in the order of those that it deleted or that were not there."""
         return {name: entry for name, entry in self.entries.items() if name in self.changed_names}
+
+    def is_as_it_was(self) -> bool:
+        real, written = self.real_dict, self._written()
+        return real is not None and all(
+            name in real and name in written and name not in self.removed and is_the(written[name][1], real[name])
+            for name in self.changed_names
+        )
 
     def emit_effect(self, out: Any) -> None:
         written = self._written()

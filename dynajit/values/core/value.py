@@ -398,6 +398,10 @@ class Value:
         """Where the program finds again what `emit_effect` changes."""
         return () if self.source is None else (self.source,)
 
+    def is_as_it_was(self) -> bool:
+        """Whether what `emit_effect` changes holds what it did before the call."""
+        return False
+
     def emit_effect(self, out: Any) -> None:
         """Bring the real object up to date in generated code."""
         raise NotImplementedError(self.describe())

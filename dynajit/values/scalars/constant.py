@@ -509,3 +509,8 @@ def attribute_name(value: Value) -> str:
     if not isinstance(name, str):
         raise GraphBreak(breaks.RAISES, f"TypeError: an attribute's name is of type {type(name).__name__}")
     return name
+
+
+def is_the(value: Any, obj: Any) -> bool:
+    """Whether it is the model of a constant, and that is this object."""
+    return isinstance(value, ConstVal) and value.is_const() and value.const() is obj
