@@ -53,6 +53,12 @@ def test_without_an_extension_the_error_says_how_to_build_it():
     assert "build_ext --inplace" in done.stderr
 
 
+def test_an_import_brings_what_an_artifact_needs_and_no_more():
+    program = "import sys, torch; before = {*sys.modules}; import dynajit; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()}.isdisjoint({"sympy", "triton", "transformers"})
+
+
 def test_an_environment_that_is_a_link_is_not_made_anew(tmp_path):
     kept = tmp_path / "real" / "kept"
     kept.parent.mkdir()

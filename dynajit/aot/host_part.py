@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from dynajit.aot.rewrite import cut, results_of
 from dynajit.graph.meta import graph_notes, note_graph, value_of
 from dynajit.nested import leaves_in, tensors_in
 from dynajit.op_facts import facts
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import has_symbols, is_symbolic
 
 Compiled = Callable[..., Any]
 
@@ -158,5 +157,10 @@ def _on_device(value: Any) -> bool:
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:
     leaves = (leaf for node in nodes for leaf in leaves_in(value_of(node)))
-    sized = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) or is_symbolic(leaf))
+    sized = [leaf for leaf in leaves if has_symbols(leaf)]
+    if not sized:
+        return set()
+    # Imported here because it imports sympy, which takes 0.2 s.
+    from torch.fx.experimental.symbolic_shapes import free_symbols
+
     return {symbol for leaf in sized for symbol in free_symbols(leaf)}

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dynajit import _C
 from dynajit.aot.legality import GraphFacts, detaches, grad_modes, overlaps_itself, relaid
@@ -44,7 +43,7 @@ def with_late_views(
         return None  # what they were taken of, or they themselves, may be laid out otherwise by the end
     taken = [node for node in calls if node in late]
     read = dict.fromkeys(part for node in taken for part in node.all_input_nodes if part not in late)
-    if any(is_symbolic(value_of(part)) and free_unbacked_symbols(value_of(part)) for part in read):
+    if any(is_symbolic(value_of(part)) and _is_of_data(value_of(part)) for part in read):
         return None  # a graph gives such a number beside a tensor that shows it: one of these views
     needed = [
         node for node in dict.fromkeys((*graph.returned, *read)) if node.op.startswith("call") and node not in views
@@ -60,6 +59,13 @@ def with_late_views(
     main.compiled = compile_piece(module, list(example_inputs))
     link = Step([], [*needed, *heard], [], functools.partial(_link, len(needed)))
     return PartitionedCall(gm, [main, tail, link] if heard else [main, tail])
+
+
+def _is_of_data(number: Any) -> bool:
+    # Imported here because it imports sympy, which takes 0.2 s; where numbers are symbolic it is there.
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(number))
 
 
 def _link(count: int, *tensors: torch.Tensor) -> tuple[()]:
