@@ -96,10 +96,7 @@ def _compile(
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
         metadata.bw_donated_idxs = []
-    if "forward" in halves.made:
-        _refuse_written_saves(metadata, halves.made["forward"].graph)
-    for phase in halves.made.keys() - {"backward"}:
-        _refuse_other_strides(metadata, facts, halves.made[phase].graph)
+    _refuse_halves(metadata, facts, halves)
     mutated = _mutated(context, example_inputs)
     drawn = list(filter(is_drawn, gm.graph.nodes))
     once = reason_against(drawn)
@@ -413,6 +410,14 @@ def _refuse_writes(facts: GraphFacts, example_inputs: Sequence[Any]) -> None:
         if before is not None and value.grad_fn is before and memory_of(value) in written:
             # it gives the input a history that goes through the graph's only node
             raise RuntimeError("it writes an input that has a history, past autograd")
+
+
+def _refuse_halves(metadata: Any, facts: GraphFacts, halves: _Halves) -> None:
+    """Raise RuntimeError where what AOTAutograd made of a graph that writes is not what eager does."""
+    if "forward" in halves.made:
+        _refuse_written_saves(metadata, halves.made["forward"].graph)
+    for phase in halves.made.keys() - {"backward"}:
+        _refuse_other_strides(metadata, facts, halves.made[phase].graph)
 
 
 def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:

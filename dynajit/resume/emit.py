@@ -254,7 +254,7 @@ class Emission:
         globals_ = [
             name
             for (_, name), (namespace, value) in self.tx.globals_written.items()
-            if name not in namespace or not is_the(value, namespace[name])
+            if name not in namespace or value is DELETED or not is_the(value, namespace[name])
         ]
         return [*found, *globals_, *made, *sizes]
 

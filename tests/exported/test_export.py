@@ -218,8 +218,9 @@ def test_what_a_call_puts_back_is_no_effect() -> None:
         with SWITCH:
             x = x * (2 if SWITCH.on else 3)
         NUMBER = before
-        return x + NUMBER
+        return x
 
+    SWITCH.on, SWITCH.depth = False, 0
     made = dynajit.export(function, (torch.ones(2),))
     assert torch.equal(made(torch.ones(2)), torch.full((2,), 2.0)) and not SWITCH.on
     SWITCH.on = True  # which the call turns off

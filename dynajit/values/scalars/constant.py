@@ -511,6 +511,6 @@ def attribute_name(value: Value) -> str:
     return name
 
 
-def is_the(value: Any, obj: Any) -> bool:
+def is_the(value: Value, obj: Any) -> bool:
     """Whether it is the model of a constant, and that is this object."""
-    return isinstance(value, ConstVal) and value.is_const() and value.const() is obj
+    return value.is_const() and value.const() is obj
