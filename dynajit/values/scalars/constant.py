@@ -512,5 +512,7 @@ def attribute_name(value: Value) -> str:
 
 
 def is_the(value: Value, obj: Any) -> bool:
-    """Whether it is the model of a constant, and that is this object."""
-    return value.is_const() and value.const() is obj
+    """Whether it is the model of this very object, at this call: nothing relies on it after."""
+    if not isinstance(value, ConstVal) or not (value.is_read or isinstance(value, UnreadConst)):
+        return False
+    return value.hint is obj
