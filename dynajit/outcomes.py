@@ -158,9 +158,9 @@ def _key_text(key: Any, place: int) -> str:
 
 
 def _has_state(value: Any) -> bool:
-    """Is it an instance whose attributes are data (no class, function, module of Python, tensor)?"""
+    """Is it an instance whose attributes are data (no class, function, module of Python)?"""
     return hasattr(value, "__dict__") and not isinstance(
-        value, (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.Tensor)
+        value, (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
     )
 
 

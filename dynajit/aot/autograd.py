@@ -199,6 +199,8 @@ class _Halves:
     def _compile(self, phase: str, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
         metadata = self.context.fw_metadata
         returned = getattr(metadata, "num_forward_returns", 0) if phase == "forward" else 0
+        if metadata is not None:  # it would set attributes on the program's tensors, for torch.compile's next graph
+            metadata.dynamic_outputs, metadata.dynamic_saved_tensors_idxs = False, {}
         if phase == "forward":
             note_graph(graph, returns=returned)
         if phase == "backward":
