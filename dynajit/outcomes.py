@@ -226,6 +226,9 @@ class Comparison:
         for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
             ours, theirs = getattr(actual, name), getattr(expected, name)
             self._require(ours == theirs, where, f"{name} {ours}, expected {theirs}")
+        for name in ("is_conj", "is_neg"):
+            ours, theirs = getattr(actual, name)(), getattr(expected, name)()
+            self._require(ours == theirs, where, f"{name}() {ours}, expected {theirs}")
         if expected.layout == torch.strided:
             ours_at, theirs_at = (
                 [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] for t in (actual, expected)

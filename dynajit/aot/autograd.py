@@ -26,7 +26,7 @@ from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
 from dynajit.aot.rewrite import fake_inputs, is_tangent, results_of, with_results
 from dynajit.aot.runtime_wrappers import eager_on_overlap
-from dynajit.aot.trace import same_strides
+from dynajit.aot.trace import same_layout
 from dynajit.aot.training.constant_gradients import marking, with_marked_hooks, without_marks
 from dynajit.aot.training.double_backward import (
     DoubleBackward,
@@ -450,7 +450,7 @@ def _refuse_other_strides(metadata: Any, facts: GraphFacts, forward: torch.fx.Gr
         made = value_of(result)
         if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor) or made.dim() != value.dim():
             continue
-        if not same_strides(value, made):
+        if not same_layout(value, made):
             raise RuntimeError("tensors keep their strides when they are written, a functional graph makes others")
 
 

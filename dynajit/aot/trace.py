@@ -29,7 +29,7 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
-from dynajit.nested import map_leaves, tensors_in
+from dynajit.nested import leaves_in, map_leaves, tensors_in
 from dynajit.op_facts import facts, written_arguments
 from dynajit.symbols import SYMBOLIC_TYPES, Tree, Untranslatable, has_symbols, is_symbolic, node_of, plain, tree_of
 
@@ -186,7 +186,7 @@ def _outputs(
         wanted = value_of(node)
         if isinstance(wanted, torch.Tensor) and isinstance(value, torch.Tensor) and id(value) not in known:
             inner = _unwrap(value) if torch._is_functional_tensor(value) else value
-            if not same_strides(wanted, inner):
+            if not same_layout(wanted, inner):
                 if memories.count(_storage(value)) > 1:
                     raise NotFunctional("results share memory whose layout a functional graph would change")
                 value = _laid_out(inner, wanted)
@@ -194,9 +194,10 @@ def _outputs(
     return made
 
 
-def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the strides are the same, where they mean something: as text, as comparing symbols would decide."""
-    if one.dim() != other.dim():
+def same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the strides are the same, where they mean something, and whether the memory holds conjugates or negated
+    numbers. Strides are compared as text, as comparing symbols would decide."""
+    if (one.dim(), one.is_conj(), one.is_neg()) != (other.dim(), other.is_conj(), other.is_neg()):
         return False
     if any(type(size) is int and size == 0 for size in one.shape):
         return True
@@ -205,15 +206,15 @@ def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _laid_out(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """The same elements with the strides wanted, if they fill the memory."""
+    """The same elements with the strides wanted, if they fill the memory as they are."""
     if has_symbols(wanted):
         raise NotFunctional("a tensor of symbolic size is written, and a functional graph would change its layout")
     order = sorted(range(wanted.dim()), key=lambda at: (wanted.stride()[at], wanted.shape[at] != 1), reverse=True)
     inverse = sorted(range(wanted.dim()), key=order.__getitem__)
     contiguous = aten.clone.default(aten.permute.default(value, order), memory_format=torch.contiguous_format)
     result: torch.Tensor = aten.permute.default(contiguous, inverse)
-    if not same_strides(result, wanted):
-        raise NotFunctional("a tensor with gaps in its memory is written, and a functional graph would close them")
+    if not same_layout(result, wanted):
+        raise NotFunctional("a written tensor has gaps in its memory, or conjugates: a functional graph makes it anew")
     return result
 
 
@@ -242,7 +243,7 @@ class _Replay(torch.fx.Interpreter):
         self.constants: list[torch.Tensor] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        self.recorder.current = n
+        self.recorder.current, self.recorder.latest = n, None
         return super().run_node(n)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -294,6 +295,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = torch.fx.Graph()
         self.attributes = torch.nn.Module()
         self.current: torch.fx.Node | None = None
+        self.latest: Any = None  # the operator that ran last for `current`
         self._nodes: dict[int, torch.fx.Node] = {}
         # Keys of `_nodes` are identities, so what they identify has to stay alive.
         self._alive: list[torch.Tensor] = []
@@ -303,7 +305,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if func is aten._to_copy.default and self.latest is not None:
+            self._refuse_result_of_other_dtype((kwargs or {}).get("dtype"))
+        value = self._dispatched(func, args, kwargs or {})
+        self.latest = func  # also after the parts of one that is decomposed
+        return value
+
+    def _refuse_result_of_other_dtype(self, dtype: torch.dtype | None) -> None:
+        """Raise NotFunctional where functionalization is about to cast a result to the dtype of its `out=`: operators
+        that are not elementwise compute in that dtype instead (`sum`), or refuse it (`any`)."""
+        assert self.current is not None
+        outs = [value_of(out) for out in leaves_in(self.current.kwargs.get("out")) if isinstance(out, torch.fx.Node)]
+        if any(out.dtype is dtype for out in outs) and not facts(self.latest).pointwise:
+            raise NotFunctional(f"{self.latest} writes an out= of another dtype than its own")
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
         if func in _LIFTS and not isinstance(args[0], FakeTensor):

@@ -1,4 +1,5 @@
-"""Tensors keep their strides when they are written; functional graphs make other tensors instead."""
+"""Tensors keep their strides, and what their memory means, when they are written; functional graphs make other tensors
+instead."""
 
 from __future__ import annotations
 
@@ -64,6 +65,26 @@ def views_of_one(x: Any, y: Any) -> Any:
     return x, x[0]
 
 
+def conjugate_written(x: Any, y: Any) -> Any:
+    z = torch.complex(x, y)
+    view = z.conj()
+    view.mul_(1j)
+    return z, view
+
+
+def place_of_a_conjugate_written(x: Any, y: Any) -> Any:
+    z = torch.complex(x, y).conj()
+    z[0] = 5j
+    return z, z * 2
+
+
+def negated_written(x: Any, y: Any) -> Any:
+    z = torch.complex(x, y)
+    view = z.conj().imag
+    view.add_(y)
+    return z.imag, view
+
+
 CASES: list[Callable[..., Any]] = [
     out_of_another_order,
     masked,
@@ -74,13 +95,18 @@ CASES: list[Callable[..., Any]] = [
     relaid_and_returned,
     by_strides,
     views_of_one,
+    conjugate_written,
+    place_of_a_conjugate_written,
+    negated_written,
 ]
 
 
 def described(value: Any) -> list[Any]:
     values = value if isinstance(value, tuple) else (value,)
     return [
-        (each.stride(), each.storage_offset(), each.requires_grad, each.tolist()) if each is not None else None
+        (each.stride(), each.storage_offset(), each.is_conj(), each.is_neg(), each.requires_grad, each.tolist())
+        if each is not None
+        else None
         for each in values
     ]
 

@@ -1,5 +1,6 @@
-"""Operations made of others, told by `out=` where to write: some of torch's C++ writes a tensor of its own instead
-where it is given wrapped ones, or a view that autograd knows nothing of."""
+"""Operations told by `out=` where to write. Some of torch's C++ for operations made of others writes a tensor of its
+own instead where it is given wrapped ones, or a view that autograd knows nothing of; some compute in the dtype of
+`out=`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 LINALG = torch.linalg
 MATRIX = torch.arange(9.0).sin().view(3, 3) + 2 * torch.eye(3)
@@ -61,3 +63,28 @@ def test_what_is_written(name: str, backend: str) -> None:
             torch.testing.assert_close(compiled(x, mine), program(x, theirs))
             torch.testing.assert_close(mine, theirs)
             assert mine._version == theirs._version
+
+
+OF_ONE_DTYPE: dict[str, Callable[..., Any]] = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "all": lambda x, out: torch.all(x, 0, out=out),
+    "any": lambda x, out: torch.any(x, 0, out=out),
+    "bucketize": lambda x, out: torch.bucketize(x, x[0].sort().values, out=out),
+    "cat": lambda x, out: torch.cat([x, x], out=out),
+    "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+    "gt": lambda x, out: torch.gt(x, 1, out=out),
+    "isin": lambda x, out: torch.isin(x, x[0], out=out),
+    "mean": lambda x, out: torch.mean(x, 0, out=out),
+    "nansum": lambda x, out: torch.nansum(x, 0, out=out),
+    "prod": lambda x, out: torch.prod(x, 0, out=out),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "vector_norm": lambda x, out: LINALG.vector_norm(x, out=out),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", [*OF_ONE_DTYPE, *WRITING])
+def test_out_of_another_dtype_than_the_result(name: str, dtype: torch.dtype) -> None:
+    function = (OF_ONE_DTYPE | WRITING)[name]
+    out = torch.zeros_like(function(MATRIX, None), dtype=dtype)
+    assert_same(function, MATRIX, out, backend="aot_eager")
