@@ -168,6 +168,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func in _FOUND:
             with self:
                 return result[0], *(each.new_empty(each.shape, dtype=torch.int64) for each in result[1:])
+        if func is torch.ops.aten.index.Tensor:
+            return self._indexed(args[0], args[1], result)
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def _not_of_values(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> None:
@@ -230,6 +232,33 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         with self:
             return torch.ops.aten.as_strided.default(result, result.shape, [0] * result.dim())
 
+    def _indexed(self, given: torch.Tensor, indices: Sequence[torch.Tensor | None], result: torch.Tensor) -> Any:
+        """The result with the strides that the real kernel gives it, which decides by those of the places, too."""
+        from torch._prims_common import compute_elementwise_output_logical_to_physical_perm as order_of
+        from torch._prims_common import make_contiguous_strides_for
+
+        used = [at for at, places in enumerate(indices) if places is not None]
+        found = [places for places in indices if places is not None]
+        if any(places.dtype in (torch.bool, torch.uint8) for places in found):
+            return result
+        if used != list(range(used[0], used[-1] + 1)):
+            given = given.permute(*used, *(at for at in range(given.dim()) if at not in used))
+            used = list(range(len(used)))
+        before, after = given.stride()[: used[0]], given.stride()[used[-1] + 1 :]
+        with self:
+            found = list(torch.broadcast_tensors(*found))
+            if given.device.type != "cpu" and len({places.stride() for places in found}) > 1:
+                found = [places.contiguous() for places in found]
+            shape = *[1] * len(before), *found[0].shape, *[1] * len(after)
+            operands = [(*before, *[0] * found[0].dim(), *after)]
+            operands += [_steps(places.reshape(shape), result) for places in found]
+            order, _ = order_of(*(torch.empty_strided(result.shape, each, device="meta") for each in operands))
+            rows: Any = make_contiguous_strides_for([result.shape[at] for at in order])
+            wanted = [rows[order.index(at)] for at in range(result.dim())]
+            if list(map(str, wanted)) == list(map(str, result.stride())):
+                return result
+            return torch.empty_strided(result.shape, wanted, dtype=result.dtype, device=result.device)
+
     def _row_major(self, result: torch.Tensor, everywhere: bool) -> torch.Tensor:
         """The result with the strides that the real kernel gives it."""
         if result.device.type != "cpu" and not everywhere:
@@ -255,6 +284,16 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result
         with self:
             return torch.empty_strided(result.shape, like.stride(), dtype=result.dtype, device=result.device)
+
+
+def _steps(operand: torch.Tensor, result: torch.Tensor) -> tuple[Any, ...]:
+    """An operand's strides where ATen iterates over a result: 0 where it is broadcast."""
+    pairs = zip(operand.shape, operand.stride(), result.shape, strict=True)
+    return tuple(0 if _is_one(own) and not _is_one(size) else step for own, step, size in pairs)
+
+
+def _is_one(size: Any) -> bool:
+    return type(size) is int and size == 1  # those that vary are 2 at least
 
 
 # a mode sets them and puts back what was there before, which another thread's mode may have set

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -240,6 +241,40 @@ def test_strides_of_a_transposed_tensors_function(name: str, backend: str) -> No
         return result, result.stride()
 
     assert_same(f, torch.rand(3, 4).t() + 1, backend=backend, graphs=1)
+
+
+_ROW, _COLUMN = torch.tensor([0, 2]), torch.tensor([[0], [1], [2]])
+_TURNED = torch.tensor([[0, 1], [1, 2], [2, 0]]).t()
+PLACES: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x[_ROW],
+    lambda x: x[:, _ROW],
+    lambda x: x[..., _ROW],
+    lambda x: x[None, _ROW],
+    lambda x: x[_ROW, None],
+    lambda x: x[None, :, None, _ROW],
+    lambda x: x[1:, _ROW],
+    lambda x: x[_TURNED],
+    lambda x: x[:, _TURNED],
+    lambda x: x[None, _TURNED],
+    lambda x: x[_COLUMN, _ROW],
+    lambda x: x[_ROW, _COLUMN],
+    lambda x: x[_COLUMN, :, _ROW],
+    lambda x: x[_TURNED, None, :, _TURNED],
+    lambda x: x[_COLUMN.expand(3, 2), :, _ROW],
+    lambda x: x[torch.tensor(1)],
+]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 3, 3), (5, 3, 4), (4, 5, 3)])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_strides_of_items_at_places(order: Any, shape: Any) -> None:
+    def f(x: torch.Tensor) -> list[Any]:
+        found = [items(x) for items in PLACES]
+        return [[step for step, size in zip(y.stride(), y.shape, strict=True) if size > 1] for y in found]
+
+    for gaps in (1, 2):
+        x = torch.ones(*(shape[at] for at in order), gaps)[..., 0].permute(*map(order.index, range(3)))
+        assert_same(f, x, repeat=1)
 
 
 def _gets_a_dimension(base: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
