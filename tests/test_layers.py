@@ -309,7 +309,7 @@ MAX_TYPE_TESTS = 848
 MAX_CONTAINER_TESTS = 85
 
 
-# How many comparisons with eager don't say how many graphs there are: they pass, too, where nothing was captured.
+# How many comparisons with eager don't say how many graphs there are: they may pass where nothing was captured.
 MAX_UNPINNED = 421
 
 
