@@ -53,19 +53,19 @@ class KernelRecord:
 
 @dataclass
 class CollectiveRecord:
-    """One collective: the bytes that this process sends (None where sizes are not known beforehand), and the kernels
-    and operations that run before it is waited for."""
+    """One collective: the bytes of the tensors that it is given (None where sizes are not known beforehand), and the
+    kernels and operations that run before it is waited for."""
 
     name: str
-    bytes_sent: int | None
+    bytes_given: int | None
     beside: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """What is sent, and what runs beside it."""
-        sent = "a size known when it is called" if self.bytes_sent is None else costs.size(self.bytes_sent)
+        """How large it is, and what runs beside it."""
+        size = "a size known when it is called" if self.bytes_given is None else costs.size(self.bytes_given)
         runs = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in Counter(self.beside).items())
-        return f"{self.name} sends {sent}; beside it: {runs or 'nothing'}"
+        return f"{self.name} of {size}; beside it: {runs or 'nothing'}"
 
 
 @dataclass

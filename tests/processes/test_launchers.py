@@ -81,7 +81,7 @@ def test_one_rank_reports(tmp_path: Path, rank: int) -> None:
     """Its report has the collectives; the group is gone by then."""
     done = launched(tmp_path, *TORCHRUN, "-m", "dynajit", "explain", "--rank", str(rank), "PROGRAM")
     assert done.stderr.count("Graphs:\n") == 1
-    assert done.stderr.count("all_reduce sends 24 bytes; beside it: ") == 1
+    assert done.stderr.count("all_reduce of 24 bytes; beside it: ") == 1
 
 
 def test_all_ranks_report_if_none_is_named(tmp_path: Path) -> None:

@@ -186,5 +186,5 @@ def test_handles(group: str, name: str) -> None:
 
     report = dynajit.explain(fn)(torch.randn(8, 8), torch.randn(8, 8))
     (found,) = report.graph_records[0].code[0].collectives
-    assert (report.graph_break_count, found.bytes_sent, "mm" in found.beside) == (0, 256, True), found
-    assert found.text in str(report) and "sends 256 bytes; beside it: mm" in found.text
+    assert (report.graph_break_count, found.bytes_given, "mm" in found.beside) == (0, 256, True), found
+    assert found.text in str(report) and "of 256 bytes; beside it: mm" in found.text
