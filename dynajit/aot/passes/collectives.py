@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from dynajit.aot.rewrite import copied
-from dynajit.op_facts import facts, is_wait
+from dynajit.op_facts import facts, is_wait, starts_collective
 
 aten = torch.ops.aten
 
@@ -32,6 +32,8 @@ def start_early_wait_late(gm: GraphModule) -> GraphModule:
     for node in reversed(nodes):
         if node in late:
             _sink(node)
+    for node in nodes:
+        _wait_together(node)
     last = max(made.graph.find_nodes(op="placeholder"))
     for node in nodes:
         if node.op == "call_function" and (facts(node.target).communicates or facts(node.target).writes):
@@ -48,6 +50,15 @@ def _sink(node: Node) -> None:
         at = at.next
     if node.users:
         at.prepend(node)
+
+
+def _wait_together(started: Node) -> None:
+    """Wait for all results of one collective where the first is waited for: each wait may write all of them, as gloo's
+    do of a sum that is scattered, and a kernel may have stored over one by then."""
+    waits = sorted(wait for result in started.users for wait in result.users if is_wait(wait.target))
+    if starts_collective(started.target) and len(waits) > 1:
+        for wait in reversed(waits[1:]):
+            waits[0].append(wait)
 
 
 def _hoist(node: Node, after: Node) -> None:

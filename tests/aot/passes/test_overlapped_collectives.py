@@ -89,6 +89,23 @@ def test_collectives_keep_their_order_and_writes_their_place(group: str) -> None
     assert names[-1] == "copy_" and len(names) == 6
 
 
+def test_results_of_one_collective_are_waited_for_together(group: str) -> None:
+    """gloo's wait for one result writes the others, too, which a kernel may have stored over."""
+
+    def fn(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        started = ops.reduce_scatter_tensor_coalesced([x, y], "sum", 2, group)
+        first, second = (ops.wait_tensor(each) for each in started)
+        other = aten.mm.default(x, y)
+        return first + 1, aten.mm.default(other, other), second * 2
+
+    gm = make_fx(fn, tracing_mode="fake")(torch.randn(8, 8), torch.randn(8, 8))
+    nodes = [node for node in start_early_wait_late(gm).graph.nodes if node.op == "call_function"]
+    waits = [at for at, node in enumerate(nodes) if is_wait(node.target)]
+    assert waits[1] == waits[0] + 1
+    readers = [at for at, node in enumerate(nodes) if node.target in (aten.add.Tensor, aten.mul.Tensor)]
+    assert waits[1] < min(readers)
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_what_is_sent_is_not_written_before_the_wait(group: str, held: bool) -> None:
     def fn(x: Tensor) -> tuple[Tensor, ...]:
