@@ -202,6 +202,27 @@ def test_the_graph_stays_whole(create_graph: bool, returns_view: bool) -> None:
         torch.testing.assert_close(*found)
 
 
+LARGE = 10**5000  # CPython makes no text of it
+
+
+class LargeScale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * (LARGE % 7)
+
+
+def test_a_large_integer_that_changes_after_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(3, requires_grad=True)
+    result = dynajit.compile(lambda x: LargeScale.apply(x).sum(), backend="codegen")(x)
+    monkeypatch.setattr(sys.modules[__name__], "LARGE", LARGE + 1)
+    result.backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.full((3,), float(LARGE % 7)))
+
+
 def test_a_kernel_that_changes_what_it_reads_ends_the_graph() -> None:
     calls = types.SimpleNamespace(count=0)
 
