@@ -7,6 +7,7 @@ In: the template and the operand's model. Out: the text; objects are asked for t
 from __future__ import annotations
 
 import collections
+import contextlib
 import re
 from collections.abc import Sequence
 from string import _string  # type: ignore[attr-defined]  # it has no stub of its own
@@ -17,6 +18,7 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import Tracer, Value
+from dynajit.values.objects.objects import ObjVal, payload_of
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.unread import join_texts, unread_text
 from dynajit.values.tensors.tensor_text import number_text
@@ -54,7 +56,8 @@ def parts_of_field(tx: Tracer, name: Value) -> Value:
 
 def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
     """`template % operand`, where not all of the operand is known: texts of objects are asked for one by one."""
-    args = operand.values(tx) if isinstance(operand, TupleVal) and operand.kind is tuple else None
+    items = payload_of(operand)  # also of a named tuple, a torch.Size, or an instance of a subclass
+    args = items.values(tx) if isinstance(items, TupleVal) else None
     used = 0
 
     def take() -> Value:
@@ -77,6 +80,8 @@ def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
             pieces.append(ConstVal("%"))
             continue
         if spec["name"] is not None:
+            if not _is_mapping(operand.py_type()):
+                raise tx.raised(TypeError, "format requires a mapping")
             value = operand.getitem(tx, ConstVal(spec["name"]))
             used = 1
             stars: list[Value] = []
@@ -85,13 +90,13 @@ def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
             value = take()
         pieces.append(_one_percent(tx, spec, stars, value))
     pieces.append(ConstVal(template[position:]))
-    if used < len(args) if args is not None else not used and not _may_be_unused(operand.py_type()):
+    if used < len(args) if args is not None else not used and not _is_mapping(operand.py_type()):
         raise tx.raised(TypeError, "not all arguments converted during string formatting")
     return join_texts(tx, pieces)
 
 
-def _may_be_unused(kind: type) -> bool:
-    """Whether a template may leave out all of such an operand: what CPython takes for a mapping."""
+def _is_mapping(kind: type) -> bool:
+    """Whether CPython takes such an operand for a mapping, of which a template may leave out all."""
     return hasattr(kind, "__getitem__") and not issubclass(kind, (tuple, str, collections.deque))
 
 
@@ -104,4 +109,7 @@ def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value:
         if text == "%s":
             return value
     unread = None if stars else unread_text(tx, text.__mod__, [value]) or number_text(tx, text.__mod__, value)
-    return unread if unread is not None else tx.fold(lambda *parts: text % parts, [*stars, value])
+    if unread is not None:
+        return unread
+    with left_to_real_call(TypeError) if isinstance(value, ObjVal) else contextlib.nullcontext():
+        return tx.fold(lambda *parts: text % parts, [*stars, value])

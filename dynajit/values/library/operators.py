@@ -61,6 +61,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if symbol == "%" and isinstance(left, ConstVal) and left.py_type() is str and not _formats_itself(right):
         return format_percent(tx, left.value, right)
+    if symbol == "%" and isinstance(right, ObjVal) and left.py_type() in (bytes, bytearray):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"% of {left.describe()} and {right.describe()}")
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return user_binary(tx, left, right, symbol, BINARY[symbol][1], inplace)
     if inplace and left.ibinary(tx, symbol, right):
@@ -76,7 +78,10 @@ def _computing(left: Value, right: Value) -> Value:
 
 
 def _formats_itself(value: Value) -> bool:
-    """Whether `text % value` asks the value: of the program's objects one whose class is a subclass of str."""
+    """Whether `text % value` asks the value: of the program's objects one whose class is a subclass of str. A tensor,
+    which has the method too, is not asked."""
+    if computes_as_tensor(value):
+        return False
     method = getattr(value.py_type(), "__rmod__", None)
     if isinstance(value, ObjVal):
         return issubclass(value.cls, str) and method is not str.__rmod__  # type: ignore[attr-defined]
@@ -99,7 +104,8 @@ def _in_torch(left: Value, right: Value, symbol: str, inplace: bool) -> bool:
         # torch leaves it to the other's class, unless that is a number
         assert isinstance(right, ObjVal)
         return right.payload is not None or hasattr(right.cls, "__torch_function__")
-    return computes_as_tensor(left) or (computes_as_tensor(right) and not _has_operator(left, symbol))
+    formats = symbol == "%" and left.py_type() in (str, bytes, bytearray)  # whatever is on the right
+    return computes_as_tensor(left) or (computes_as_tensor(right) and not _has_operator(left, symbol) and not formats)
 
 
 def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
