@@ -5,9 +5,10 @@
 FOLDER holds `models.py` with `REGISTRY`: name -> a function that makes a case with `fn`, `args`, `kwargs`, and `args2`,
 `kwargs2` of other sizes or None. Each model is exported with the dimensions that differ between the two as ones that
 vary, and saved with its weights, in one process. Another one, in which transformers, torchvision and timm can't be
-imported, loads it and calls it on both inputs. "import", "load": CPU seconds of `import dynajit` after `import torch`,
-and of `dynajit.load`; "export": of the export and saving. "error": the largest difference from eager mode, over the largest number. ms: medians of one
-thread's CPU time, of the compiled model where it was exported, of the program where it was loaded.
+imported, loads it and calls it on both inputs. "import", "load", "export": CPU seconds of `import dynajit` after
+`import torch`, of `dynajit.load`, and of the export with saving. "error": the largest difference from eager mode, over
+the largest number. ms: medians of one thread's CPU time, of the compiled model where it was exported, of the program
+where it was loaded.
 """
 
 import inspect
