@@ -105,24 +105,17 @@ def with_few_calls(gm: GraphModule) -> FewCalls | None:
     placeholders = gm.graph.find_nodes(op="placeholder")
     place_of = {node: at for at, node in enumerate(placeholders)}
     items = [dict(items_of(call)) for call in calls]
-    inputs: dict[int, Place] = {}
-    handed: dict[Node, Node] = {}  # what the first call after those left out reads -> what it reads in the short graph
-    for place, column in enumerate(zip(*(call.args[1:] for call in calls), strict=True)):
-        if len(set(column)) == 1:
-            continue
-        if _are_their_own(column, calls):
-            inputs.update((place_of[node], (("input", place), layer)) for layer, node in enumerate(column))
-        elif _are_of_the_call_before(column, items):
-            handed[column[-1]] = column[KEPT - 1]
-        else:
-            return None
+    read = _read(calls, items, place_of)
+    if read is None:
+        return None
+    inputs, handed = read
     end = gm.graph.output_node()
     if not all({then, end}.issuperset(item.users) for own, then in _in_turn(items, calls) for item in own):
         return None
     given = results_of(gm)
     few = FewCalls(gm, more, Values(len(placeholders), inputs, more), Values(len(given), _alike(given, items), more))
     left_out = {*calls[KEPT - 1 : -1], *(item for own in items[KEPT - 1 : -1] for item in own)}
-    left_out.update(node for node in placeholders if place_of[node] not in few.inputs.kept)
+    left_out.update(set(placeholders).difference(placeholders[at] for at in few.inputs.kept))
     results = [given[at] for at in few.results.kept]
     copy = Copy(gm)
     inside = [node for node in gm.graph.nodes if node not in left_out and node is not end]
@@ -135,6 +128,25 @@ def with_few_calls(gm: GraphModule) -> FewCalls | None:
         copy.take(node)
     few.module = copy.finish(results)
     return few
+
+
+def _read(
+    calls: Sequence[Node], items: Sequence[dict[Node, int]], place_of: Mapping[Node, int]
+) -> tuple[dict[int, Place], dict[Node, Node]] | None:
+    """Which inputs are one of several alike; what the first call after those left out reads -> what it reads in the
+    short graph. None where calls read anything but inputs of their own, what all do, and what the one before gives."""
+    inputs: dict[int, Place] = {}
+    handed: dict[Node, Node] = {}
+    for place, column in enumerate(zip(*(call.args[1:] for call in calls), strict=True)):
+        if len(set(column)) == 1:
+            continue
+        if _are_their_own(column, calls):
+            inputs.update((place_of[node], (("input", place), layer)) for layer, node in enumerate(column))
+        elif _are_of_the_call_before(column, items):
+            handed[column[-1]] = column[KEPT - 1]
+        else:
+            return None
+    return inputs, handed
 
 
 def _in_turn(items: Sequence[dict[Node, int]], calls: Sequence[Node]) -> Iterator[tuple[dict[Node, int], Node]]:
