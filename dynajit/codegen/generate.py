@@ -43,7 +43,19 @@ from dynajit.loopir import nodes
 from dynajit.loopir.builder import affine
 from dynajit.loopir.host_numbers import HostNumber
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import (
+    Extern,
+    NameRef,
+    Number,
+    Op,
+    Origin,
+    Program,
+    Scan,
+    SizeOrigin,
+    StoredTensor,
+    Tensor,
+    View,
+)
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_in
@@ -184,7 +196,7 @@ class _Planner:
                 self._kernel(unit)
             else:
                 self._extern(unit)
-        outputs = tuple(self._ref(v) if isinstance(v, (Value, NameRef)) else v for v in program.outputs)
+        outputs = tuple(self._ref(v) if isinstance(v, (View, NameRef)) else v for v in program.outputs)
         self._finish()
         whole = gm if repeated is None or repeated.whole is None else repeated.whole
         checked = whole if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None
@@ -266,7 +278,7 @@ class _Planner:
                 self._add_buffer(part, self.program.device)
                 self.steps.append(ViewStep(part.name, self._buffer(tensor), start))
 
-    def _view_piece(self, joined: Joined, number: int, like: Tensor | Value) -> str:
+    def _view_piece(self, joined: Joined, number: int, like: Tensor | View) -> str:
         """The view of a piece's memory within the whole, which is there from the first one on."""
         memory = joined.memory
         if memory.name not in self.allocated:
@@ -291,7 +303,7 @@ class _Planner:
         counted = {*self.program.inputs} - self.program.version_exempt
         for tensor in kernel.writes:
             over = self.schedule.stored_in.get(tensor)
-            if isinstance(over, Source) and over.name in counted:
+            if isinstance(over, StoredTensor) and over.name in counted:
                 self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:
@@ -324,7 +336,7 @@ class _Planner:
             numbers = tuple(result.name for result in extern.results if isinstance(result, Number))
             self.steps.append(DrawStep(numbers, extern.target.increment))
             return
-        names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
+        names = tuple(result.name if isinstance(result, StoredTensor) else result for result in extern.results)
         if isinstance(extern.target, HostNumber):
             (given,) = extern.args
             source = given.bits if isinstance(given, RuntimeFloat) else self._name(given)
@@ -332,9 +344,9 @@ class _Planner:
             return
         target = extern.target
         if target is torch.ops.aten.copy_.default:
-            written = extern.args[0].root if isinstance(extern.args[0], Value) else extern.args[0]
+            written = extern.args[0].root if isinstance(extern.args[0], View) else extern.args[0]
             target = copy_version_exempt if written.name in self.program.version_exempt else target
-        args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (Value, NameRef))
+        args, kwargs = map_leaves(self._ref, (extern.args, dict(extern.kwargs)), (View, NameRef))
         holds = tuple(map(self._buffer, extern.holds))
         step = ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases, holds=holds)
         self.steps.append(step)
@@ -342,7 +354,7 @@ class _Planner:
             self.steps.append(TouchStep(self._buffer(extern.args[0].root)))  # only a part was written
         self._sizes(extern.origins)
 
-    def _name(self, value: Value) -> str:
+    def _name(self, value: View) -> str:
         """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
         root = value.root
         memory = self.schedule.stored_in.get(root, root)
@@ -362,14 +374,14 @@ class _Planner:
         found = self.views.get(key)
         if found is None:
             found = self.views[key] = f"{root.name}_view{len(self.views)}"
-            device = root.device if isinstance(root, Source) else self.program.device
+            device = root.device if isinstance(root, StoredTensor) else self.program.device
             self.buffers[found] = Buffer(found, value.shape, stride, root.dtype, device)
             own = value.whole and root in self.schedule.whole
             self.steps.append(ViewStep(found, self._buffer(root), offset, own=own))
         return found
 
-    def _ref(self, value: Value | NameRef) -> BufferRef:
-        return BufferRef(self._name(value) if isinstance(value, Value) else value.name)
+    def _ref(self, value: View | NameRef) -> BufferRef:
+        return BufferRef(self._name(value) if isinstance(value, View) else value.name)
 
 
 # The ops a kernel fuses, the user's lines, and a name of the first ops.

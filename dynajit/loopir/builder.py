@@ -1,7 +1,7 @@
 """What a lowering builds with: new computed tensors, elements of tensors seen through views, reductions.
 
-In:  `Value`s and the fake result of the op being lowered (`out`).
-Out: `Value`s; the tensors made are appended to the program in order.
+In:  `View`s and the fake result of the op being lowered (`out`).
+Out: `View`s; the tensors made are appended to the program in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dynajit.loopir.nodes import (
     Scan,
     Scatter,
     Shape,
-    Value,
+    View,
     axes_for,
     axis_of,
 )
@@ -47,25 +47,25 @@ class Builder:
         self.origin = Origin("", "")
         self.eager_rounding = False
         # Calls an operator of the library: its results, given the shapes and dtypes that they have.
-        self.call: Callable[..., tuple[Value, ...]] = _no_calls
+        self.call: Callable[..., tuple[View, ...]] = _no_calls
         self.sorted: dict[Any, Any] = {}  # what `lower_segments.py` knows of tensors of indices
         self._count = 0
         self.order = 0
 
     # ---- reading
 
-    def element(self, value: Value, axes: Sequence[Index]) -> Scalar:
+    def element(self, value: View, axes: Sequence[Index]) -> Scalar:
         """The element of `value`, broadcast to the axes."""
-        if not isinstance(value, Value):
+        if not isinstance(value, View):
             raise NotLowered("a number in the place of a tensor")
         return nodes.read(value.root, position_at(value, axes))
 
-    def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype, exact: bool = False) -> Scalar:
+    def argument(self, x: View | Number, axes: Sequence[Index], dtype: torch.dtype, exact: bool = False) -> Scalar:
         """A tensor's element or a number, converted to `dtype` and then to its compute dtype. Numbers and
         tensors without dimensions that are `exact` are not rounded to bfloat16 or float16 on the way."""
-        if isinstance(x, Value) and (x.shape or not exact):
+        if isinstance(x, View) and (x.shape or not exact):
             return convert(convert(self.element(x, axes), dtype), compute_dtype(dtype))
-        if isinstance(x, Value):
+        if isinstance(x, View):
             return convert(self.element(x, axes), compute_dtype(dtype))
         return number(x, compute_dtype(dtype)) if exact else convert(number(x, dtype), compute_dtype(dtype))
 
@@ -78,7 +78,7 @@ class Builder:
 
     def pointwise(
         self, shape: Sequence[int], body: Callable[[tuple[Index, ...]], Scalar], stride: Shape | None = None
-    ) -> Value:
+    ) -> View:
         """A new tensor whose element at `axes` is `body(axes)`."""
         shape = tuple(shape)
         axes = axes_for(shape)
@@ -87,7 +87,7 @@ class Builder:
 
     def _computed(
         self, made: type[nodes.Tensor], shape: Shape, stride: Shape | None, dtype: torch.dtype, /, **fields: Any
-    ) -> Value:
+    ) -> View:
         """The next tensor of the program, with the fields of its class."""
         self.order += 1
         tensor = made(self.name(), shape, stride or contiguous_strides(shape), dtype, self.order, self.origin)
@@ -96,15 +96,15 @@ class Builder:
         self.program.items.append(tensor)
         return whole(tensor)
 
-    def result(self, body: Callable[[tuple[Index, ...]], Scalar], moved: bool = False) -> Value:
+    def result(self, body: Callable[[tuple[Index, ...]], Scalar], moved: bool = False) -> View:
         """A new tensor with the shape, strides and dtype of the op's fake result. `moved`: nothing is computed, so it
         may have any dtype that can be stored."""
         dtype = self.out.dtype if moved and self.out.dtype in STORED else check_dtype(self.out.dtype)
         return self.pointwise(self.out.shape, lambda axes: convert(body(axes), dtype), dense_stride(self.out))
 
     def elementwise(
-        self, function: Body, *args: Value | Number, dtype: torch.dtype | None = None, exact: int = -1
-    ) -> Value:
+        self, function: Body, *args: View | Number, dtype: torch.dtype | None = None, exact: int = -1
+    ) -> View:
         """`function` on the arguments, broadcast to the result's shape, in the compute dtype of `dtype` (default: the
         result's dtype). `exact` is the place of the argument that is exact in the sense of `argument`."""
         kind = check_dtype(dtype or self.out.dtype)
@@ -112,15 +112,13 @@ class Builder:
             lambda axes: function(*(self.argument(arg, axes, kind, exact == i) for i, arg in enumerate(args)))
         )
 
-    def map(
-        self, function: Body, *args: Value | Number, dtype: torch.dtype, shape: Sequence[int] | None = None
-    ) -> Value:
+    def map(self, function: Body, *args: View | Number, dtype: torch.dtype, shape: Sequence[int] | None = None) -> View:
         """An intermediate: `function` on the broadcast arguments, all as `dtype`."""
         if shape is None:
-            shape = broadcast(*(arg.shape for arg in args if isinstance(arg, Value)))
+            shape = broadcast(*(arg.shape for arg in args if isinstance(arg, View)))
         return self.pointwise(shape, lambda axes: function(*(self.argument(arg, axes, dtype) for arg in args)))
 
-    def reduce(self, kind: str, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> Value:
+    def reduce(self, kind: str, x: View, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> View:
         """`x` (converted to `dtype`) combined over `dims`."""
         rank = len(x.shape)
         reduced = {dim % rank for dim in dims} if dims and rank else set(range(rank))
@@ -156,7 +154,7 @@ class Builder:
         length: int,
         body: Callable[[tuple[Index, ...], Index], Scalar],
         dtype: torch.dtype,
-    ) -> Value:
+    ) -> View:
         """For each point of the shape the sum of `body` at the numbers, below `length`, from one bound to the other."""
         shape = tuple(shape)
         axes, along = axes_for(shape), axis("r0", length)
@@ -164,7 +162,7 @@ class Builder:
         fields = {"kind": "sum", "inner": (along,), "body": value, "place": (*axes, along), "bounds": bounds(axes)}
         return self._computed(Reduction, shape, None, dtype, **fields, domain=domain, outer_mask=kept)
 
-    def scan(self, kind: str, x: Value, dim: int) -> Value:
+    def scan(self, kind: str, x: View, dim: int) -> View:
         """`x` combined along `dim` up to each place: the op's result."""
         dtype = check_dtype(self.out.dtype)
         shape = tuple(self.out.shape)
@@ -174,11 +172,11 @@ class Builder:
     def scatter(
         self,
         kind: str,
-        base: Value,
+        base: View,
         domain: Sequence[int],
         at: Callable[[tuple[Index, ...]], Sequence[Scalar]],
         body: Callable[[tuple[Index, ...]], Scalar],
-    ) -> Value:
+    ) -> View:
         """`base`, a tensor that nothing else reads, with `body` combined into the elements `at` for all of `domain`."""
         root = base.root
         domain = tuple(domain)
@@ -187,7 +185,7 @@ class Builder:
         fields = {"kind": kind, "base": root, "inner": inner, "domain": domain, "at": places, "body": value}
         return self._computed(Scatter, root.shape, root.stride, root.dtype, **fields)
 
-    def _reduce_nothing(self, kind: str, x: Value, reduced: set[int], keepdim: bool, dtype: torch.dtype) -> Value:
+    def _reduce_nothing(self, kind: str, x: View, reduced: set[int], keepdim: bool, dtype: torch.dtype) -> View:
         """The combination of single elements. A sum starts at 0.0, which makes 0.0 of -0.0; what is not finite has no
         distance to itself."""
         shape = [size for dim, size in enumerate(x.shape) if keepdim or dim not in reduced]
@@ -196,7 +194,7 @@ class Builder:
         single = {"sum": lambda a: apply("add", a, zero), "squared_deviations": lambda a: apply("sub", a, a)}
         return self.map(single.get(kind, lambda a: a), flat, dtype=dtype)
 
-    def as_result(self, value: Value, out: Any = None) -> Value:
+    def as_result(self, value: View, out: Any = None) -> View:
         """`value` in the shape, strides and dtype of the fake result: itself, or a conversion of it."""
         out = self.out if out is None else out
         stride = dense_stride(out)
@@ -207,12 +205,12 @@ class Builder:
 
     # ---- views
 
-    def view(self, value: Value, shape: Sequence[int], where: Callable[[tuple[Index, ...]], Sequence[Index]]) -> Value:
+    def view(self, value: View, shape: Sequence[int], where: Callable[[tuple[Index, ...]], Sequence[Index]]) -> View:
         """`value` seen in another shape; `where` gives the position in `value` of the element at the new axes."""
         shape = tuple(shape)
-        return Value(value.root, position_at(value, where(axes_for(shape))), shape)
+        return View(value.root, position_at(value, where(axes_for(shape))), shape)
 
-    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+    def reshape(self, value: View, shape: Sequence[int]) -> View:
         """`value`'s elements in row-major order in another shape."""
         if tuple(shape) == value.shape:
             return value
@@ -220,7 +218,7 @@ class Builder:
         return self.view(value, shape, lambda axes: unravel(linearise(axes, strides), value.shape))
 
 
-def _no_calls(*_: Any) -> tuple[Value, ...]:
+def _no_calls(*_: Any) -> tuple[View, ...]:
     raise NotLowered("calls of operators")
 
 
@@ -235,12 +233,12 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def whole(tensor: nodes.Tensor) -> Value:
+def whole(tensor: nodes.Tensor) -> View:
     """The tensor itself as a value."""
-    return Value(tensor, tensor.axes, tensor.shape)
+    return View(tensor, tensor.axes, tensor.shape)
 
 
-def position_at(value: Value, axes: Sequence[Index]) -> tuple[Index, ...]:
+def position_at(value: View, axes: Sequence[Index]) -> tuple[Index, ...]:
     """Where in the root the element of `value` at `axes` is; `value` is broadcast."""
     own = axes_for(value.shape)
     if len(axes) > len(own):
@@ -274,7 +272,7 @@ def dense_stride(fake: Any) -> Shape:
     return stride
 
 
-def affine(value: Value) -> tuple[Shape, int] | None:
+def affine(value: View) -> tuple[Shape, int] | None:
     """Strides and offset of `value` over its root's memory; None where no strides give it."""
     address = linearise(value.position, value.root.stride)
     strides = dict.fromkeys(range(len(value.shape)), 0)

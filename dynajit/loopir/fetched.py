@@ -22,7 +22,7 @@ from dynajit.loopir.nodes import (
     Read,
     Scalar,
     Tensor,
-    Value,
+    View,
     axes_for,
     axis_of,
     position,
@@ -60,7 +60,7 @@ class _Places:
         return bool(axes_of(index) & self.dynamic.keys())
 
 
-def fetched(x: Value, at: Sequence[Place]) -> Scalar:
+def fetched(x: View, at: Sequence[Place]) -> Scalar:
     """The element of `x` at that place of each of its dimensions, from memory."""
     places = _Places(x.shape, at)
     found = [_as_scalar(places.of(index)) for index in x.position]
@@ -73,7 +73,7 @@ def fetched(x: Value, at: Sequence[Place]) -> Scalar:
     return nodes.fetch(x.root, tuple(found))
 
 
-def fetched_through(x: Value, at: Sequence[Place]) -> Scalar:
+def fetched_through(x: View, at: Sequence[Place]) -> Scalar:
     """As `fetched`; the element of a tensor that is computed elementwise is computed again from what it is made of."""
     places = _Places(x.shape, at)
     found = _Through().element(x.root, [places.of(index) for index in x.position])

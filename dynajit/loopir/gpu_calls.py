@@ -17,7 +17,7 @@ import torch
 from dynajit.loopir.builder import Builder, affine
 from dynajit.loopir.index import Index, contiguous_strides
 from dynajit.loopir.lower_pieces import below, guard
-from dynajit.loopir.nodes import Shape, Value, const
+from dynajit.loopir.nodes import Shape, View, const
 from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
@@ -38,9 +38,9 @@ class Caller(Protocol):
     """What a rewrite works with."""
 
     build: Builder
-    padded: list[tuple[Value, Value]]
+    padded: list[tuple[View, View]]
 
-    def call(self, target: Any, args: Any, shape: Shape, stride: Shape, dtype: torch.dtype) -> Value:
+    def call(self, target: Any, args: Any, shape: Shape, stride: Shape, dtype: torch.dtype) -> View:
         """Call the operator: the result as a tensor in memory."""
 
     def program_keeps(self) -> bool:
@@ -61,16 +61,16 @@ def rewrite(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @rewrite(aten.mm.default)
-def _mm(calls: Caller, a: Value, b: Value) -> Value | None:
+def _mm(calls: Caller, a: View, b: View) -> View | None:
     return _product(calls, None, a, b)
 
 
 @rewrite(aten.addmm.default)
-def _addmm(calls: Caller, bias: Value, a: Value, b: Value) -> Value | None:
+def _addmm(calls: Caller, bias: View, a: View, b: View) -> View | None:
     return _product(calls, bias, a, b)
 
 
-def _product(calls: Caller, bias: Value | None, a: Value, b: Value) -> Value | None:
+def _product(calls: Caller, bias: View | None, a: View, b: View) -> View | None:
     """bias + a @ b for a bias of one row."""
     if a.dtype not in LOW_PRECISION or (bias is not None and bias.shape != (b.shape[1],)):
         return None
@@ -100,7 +100,7 @@ def _up(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def _copy_of_turned(calls: Caller, a: Value) -> Value | None:
+def _copy_of_turned(calls: Caller, a: View) -> View | None:
     """A transposed tensor of which there is a padded copy, as the transposed of that copy."""
     for original, copy in calls.padded:
         if original.root is a.root and original.shape == a.shape[::-1]:
@@ -110,7 +110,7 @@ def _copy_of_turned(calls: Caller, a: Value) -> Value | None:
     return None
 
 
-def _padded(calls: Caller, x: Value, dim: int) -> Value:
+def _padded(calls: Caller, x: View, dim: int) -> View:
     """`x` with zeros after it along `dim`, so that its length there is a multiple."""
     shape = list(x.shape)
     size = shape[dim]
@@ -136,9 +136,9 @@ def _padded(calls: Caller, x: Value, dim: int) -> Value:
 @rewrite(aten.convolution.default)
 def _convolution(
     calls: Caller,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
+    x: View,
+    weight: View,
+    bias: View | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -146,7 +146,7 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
     shape: Shape = (),
-) -> Value | None:
+) -> View | None:
     if transposed or groups != 1 or len(x.shape) != 4:
         return None
     if tuple(stride) == tuple(weight.shape[2:]) and not any(padding) and all(step == 1 for step in dilation):
@@ -158,13 +158,13 @@ def _convolution(
 
 def _by_pixel(
     calls: Caller,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
+    x: View,
+    weight: View,
+    bias: View | None,
     stride: Sequence[int],
     padding: Sequence[int],
     shape: Shape,
-) -> Value | None:
+) -> View | None:
     """A convolution of single pixels whose channels lie side by side, as the product of a matrix that it is."""
     layout = affine(x)
     if weight.shape[2:] != (1, 1) or any(padding) or any(step != 1 for step in stride) or calls.program_keeps():
@@ -179,7 +179,7 @@ def _by_pixel(
     return _by_row(calls, calls.build.reshape(pixel, (pixels, channels)), weight, bias, shape)
 
 
-def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: Shape) -> Value | None:
+def _patches(calls: Caller, x: View, weight: View, bias: View | None, shape: Shape) -> View | None:
     """Windows that lie side by side, as where images are cut in patches: the product of a matrix of patches with the
     weight, in place of a general convolution and of copies into its layout."""
     batch, channels_out, height, width = shape
@@ -199,7 +199,7 @@ def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: 
     return _by_row(calls, rows, weight, bias, shape)
 
 
-def _by_row(calls: Caller, rows: Value, weight: Value, bias: Value | None, shape: Shape) -> Value:
+def _by_row(calls: Caller, rows: View, weight: View, bias: View | None, shape: Shape) -> View:
     """Images of that shape whose pixels are, one after the other, the rows times the weight."""
     batch, channels, height, width = shape
     length = rows.shape[1]

@@ -18,7 +18,7 @@ import torch
 from dynajit.loopir import nodes
 from dynajit.loopir.build import convert
 from dynajit.loopir.builder import Builder
-from dynajit.loopir.nodes import Extern, Number, Scalar, Value
+from dynajit.loopir.nodes import Extern, Number, Scalar, View
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.size import RuntimeFloat
 
@@ -35,7 +35,7 @@ class HostNumber:
         return value.double().view(torch.int64) if value.dtype.is_floating_point else value.to(torch.int64)
 
 
-def for_kernels(build: Builder, given: Value | RuntimeFloat) -> Scalar:
+def for_kernels(build: Builder, given: View | RuntimeFloat) -> Scalar:
     """The number, as a float64 or an int64. `given` is known where the program is now, and read there."""
     build.order += 1
     number = Number(build.name("device_value"), (), (), torch.int64, build.order, build.origin, build.program.device)
@@ -46,7 +46,7 @@ def for_kernels(build: Builder, given: Value | RuntimeFloat) -> Scalar:
     return nodes.op("from_bits", (bits,), torch.float64) if floating else bits
 
 
-def as_tensor(build: Builder, given: Value, held: torch.Tensor | None = None) -> Value:
+def as_tensor(build: Builder, given: View, held: torch.Tensor | None = None) -> View:
     """A tensor on the CPU without dimensions as one that kernels compute. `held`: what it is, of a constant."""
     if held is not None and held.numel() == 1:
         return build.pointwise((), lambda axes: nodes.const(held.item(), given.dtype))

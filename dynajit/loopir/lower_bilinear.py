@@ -15,7 +15,7 @@ from dynajit.loopir.build import apply, convert, like, number
 from dynajit.loopir.builder import Builder
 from dynajit.loopir.fetched import Place, fetched, fetched_through
 from dynajit.loopir.index import Index
-from dynajit.loopir.nodes import Op, Pointwise, Read, Scalar, Tensor, Value, position, scalars_in
+from dynajit.loopir.nodes import Op, Pointwise, Read, Scalar, Tensor, View, position, scalars_in
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.registry import NotLowered, lowering
 
@@ -78,8 +78,8 @@ def _is_cheap(tensor: Tensor) -> bool:
 
 @lowering(aten.upsample_bilinear2d.default)
 def _upsample_bilinear(
-    build: Builder, x: Value, output_size: object, corners: bool, of_height: float | None = None, *more: float | None
-) -> Value:
+    build: Builder, x: View, output_size: object, corners: bool, of_height: float | None = None, *more: float | None
+) -> View:
     dtype, sizes = torch.float32, (*x.shape, *build.out.shape)
     if build.program.device.type != "cpu" or x.dtype is not dtype or not all(isinstance(size, int) for size in sizes):
         raise NotLowered

@@ -14,7 +14,7 @@ import torch
 from dynajit.loopir.build import apply, convert, like, select
 from dynajit.loopir.builder import Builder, Number
 from dynajit.loopir.lower_pointwise import fused, sigmoid
-from dynajit.loopir.nodes import Scalar, Value
+from dynajit.loopir.nodes import Scalar, View
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ def _gradient(*targets: Any) -> Callable[[Callable[..., Scalar]], Callable[..., 
 
     def register(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
         @lowering(*targets)
-        def lower(build: Builder, grad: Value, x: Value, *numbers: Number) -> Value:
+        def lower(build: Builder, grad: View, x: View, *numbers: Number) -> View:
             if not build.out.dtype.is_floating_point:
                 raise NotLowered
             return build.elementwise(lambda g, a: body(build, g, a, *numbers), grad, x)

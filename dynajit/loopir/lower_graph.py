@@ -49,8 +49,8 @@ from dynajit.loopir.nodes import (
     Program,
     SizedFake,
     SizeOrigin,
-    Source,
-    Value,
+    StoredTensor,
+    View,
     const,
 )
 from dynajit.loopir.ops import STORED, SUPPORTED
@@ -145,7 +145,7 @@ class _Lowering:
         self.line = (object(), "")
         self.sizes = SizeTable()
         self.bound: set[str] = set()
-        self.padded: list[tuple[Value, Value]] = []
+        self.padded: list[tuple[View, View]] = []
         self.calling: Any = None
         self.same = Same()
         of_the_device = host_numbers.of_the_device(gm.graph, device, self._is_lowered)
@@ -260,7 +260,7 @@ class _Lowering:
         if self.device.type == "cpu":
             return False
         given = self._sized(node.all_input_nodes[0].meta["val"])
-        return isinstance(args[0], Value) and dense_stride(given) == tuple(given.stride())
+        return isinstance(args[0], View) and dense_stride(given) == tuple(given.stride())
 
     def _is_known(self, number: Any) -> bool:
         return isinstance(number, int) or all(str(symbol) in self.bound for symbol in number.node.expr.free_symbols)
@@ -278,7 +278,7 @@ class _Lowering:
         if node not in self.hosted and not _computed_on(out, self.device):
             return None
         if self.device.type != "cpu":
-            args, kwargs = map_leaves(self._for_kernels, (args, kwargs), (Value, RuntimeFloat))
+            args, kwargs = map_leaves(self._for_kernels, (args, kwargs), (View, RuntimeFloat))
         if not all(_lowerable(arg, self.device, dtypes) for arg in (*args, *kwargs.values())):
             return None
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
@@ -304,7 +304,12 @@ class _Lowering:
                 self.device_values[key] = RuntimeFloat(given.name, given.bits, device_value)
             return self.device_values[key]
         root = given.root
-        if given.shape or not isinstance(root, Source) or root.device.type != "cpu" or root.dtype not in SUPPORTED:
+        if (
+            given.shape
+            or not isinstance(root, StoredTensor)
+            or root.device.type != "cpu"
+            or root.dtype not in SUPPORTED
+        ):
             return given
         key = (root, given.position)
         if key not in self.device_values:
@@ -326,7 +331,7 @@ class _Lowering:
     def _extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
         in_place = node in self.tail
-        args, kwargs = map_leaves(self.in_memory, (args, kwargs), Value)
+        args, kwargs = map_leaves(self.in_memory, (args, kwargs), View)
         if node in self.updates and (step := optimizer_steps.in_place(target)) is not None:
             changed = optimizer_steps.written(step, args, kwargs)
             mutates = tuple(value.root for value in changed)
@@ -340,10 +345,10 @@ class _Lowering:
             return args[0]
         if target is aten.copy_.default and in_place:
             if notes(node).version_exempt:
-                self.program.version_exempt.add(args[0].root.name if isinstance(args[0], Value) else args[0].name)
+                self.program.version_exempt.add(args[0].root.name if isinstance(args[0], View) else args[0].name)
             if node.args[1] in self.updates:
                 return args[0]
-            mutates = (args[0].root,) if isinstance(args[0], Value) else ()
+            mutates = (args[0].root,) if isinstance(args[0], View) else ()
             for into, value in self._parts(node, args[0]) or [args[:2]]:
                 # what a name stands for may be a view of what is written here
                 self._append_extern(
@@ -359,11 +364,11 @@ class _Lowering:
         origins = [origin for name, fake in given.items() for origin in self._bind_sizes(name, fake)]
         results = tuple(self._source(name, fake) for name, fake in given.items())
         # a number among the results, as attention's greatest length, has a name and may be symbolic
-        names = tuple(v.root if isinstance(v, Value) else name for name, v in zip(given, results, strict=True))
+        names = tuple(v.root if isinstance(v, View) else name for name, v in zip(given, results, strict=True))
         self._append_extern(node, args, kwargs, names, single=not several, origins=origins)
         return results if several else results[0]
 
-    def _parts(self, copy: torch.fx.Node, into: Any) -> list[tuple[Value, Value]]:
+    def _parts(self, copy: torch.fx.Node, into: Any) -> list[tuple[View, View]]:
         """What is copied in place of all; nothing where only data tells which part it is, or whether there is one."""
         made = len(self.program.items)
         try:
@@ -372,18 +377,18 @@ class _Lowering:
             del self.program.items[made:]
             return []
 
-    def _part(self, into: Value, part: Part) -> tuple[Value, Value]:
+    def _part(self, into: View, part: Part) -> tuple[View, View]:
         """The part of an input that is written, and its value, in memory of its own: the input may be read by it."""
         views, node = part
         for target, rest, like in views:
             self.build.out = self._sized(like.meta["val"])
             into = LOWERINGS[target](self.build, into, *map_arg(rest, self.values.__getitem__))
         value = self.values[node]
-        if not value.whole or isinstance(value.root, Source):
+        if not value.whole or isinstance(value.root, StoredTensor):
             value = self._again(value)
         return into, self.in_memory(value)
 
-    def _again(self, value: Value) -> Value:
+    def _again(self, value: View) -> View:
         """The value, computed once more."""
         if value.root.dtype not in STORED:
             raise NotLowered(f"kernels have no {value.root.dtype}")
@@ -391,7 +396,7 @@ class _Lowering:
 
     # ---- calls in another layout (`gpu_calls.Caller`)
 
-    def _rewritten(self, node: torch.fx.Node, args: Any, kwargs: Any, out: Any) -> Value | None:
+    def _rewritten(self, node: torch.fx.Node, args: Any, kwargs: Any, out: Any) -> View | None:
         function = REWRITES.get(node.target)
         static = isinstance(out, torch.Tensor) and not has_symbols(out)
         if function is None or kwargs or not static or self.device.type == "cpu" or out.device != self.device:
@@ -402,18 +407,18 @@ class _Lowering:
         found = function(self, *args, **kwargs)
         return None if found is None else replace(found, stride=tuple(out.stride()))
 
-    def call(self, target: Any, args: Any, shape: Any, stride: Any, dtype: torch.dtype) -> Value:
+    def call(self, target: Any, args: Any, shape: Any, stride: Any, dtype: torch.dtype) -> View:
         """As `Caller` says."""
         name = self.calling.name
         name = name if name not in self.program.sources else self.build.name(f"{name}_")
-        args = map_leaves(self.in_memory, args, Value)
+        args = map_leaves(self.in_memory, args, View)
         source = self._result(name, shape, stride, dtype)
         self._append_extern(self.calling, args, {}, (source,), single=True, target=target)
         return whole(source)
 
     def _call_library(self, target: Any, args: Any, kwargs: Any, *results: tuple[Any, torch.dtype]) -> Any:
         """As `Builder.call` says."""
-        args = map_leaves(self.in_memory, args, Value)
+        args = map_leaves(self.in_memory, args, View)
         made = tuple(
             self._result(self.build.name("call"), shape, index.contiguous_strides(shape), dtype)
             for shape, dtype in results
@@ -423,10 +428,10 @@ class _Lowering:
 
     def _result(
         self, name: str, shape: Any, stride: Any, dtype: torch.dtype, device: torch.device | None = None
-    ) -> Source:
+    ) -> StoredTensor:
         self.build.order += 1
         device = self.device if device is None else device
-        source = Source(name, shape, stride, dtype, self.build.order, self.build.origin, device)
+        source = StoredTensor(name, shape, stride, dtype, self.build.order, self.build.origin, device)
         self.program.sources[name] = source
         return source
 
@@ -452,7 +457,7 @@ class _Lowering:
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
         known = None if schema is None else facts(target)
         if known is not None and not _has_effect(target) and not known.is_view:
-            args, kwargs = map_leaves(self._first, (args, kwargs), Value)
+            args, kwargs = map_leaves(self._first, (args, kwargs), View)
         pure_function = target is operator.getitem
         self.build.order += 1
         extern = Extern(
@@ -478,16 +483,16 @@ class _Lowering:
     def _sent(self, result: Any) -> tuple[Any, ...]:
         """What the collective with this result reads."""
         made = (item for item in self.program.items if isinstance(item, Extern) and result in item.results)
-        return tuple(part.root for item in made for part in leaves_in(item.args) if isinstance(part, Value))
+        return tuple(part.root for item in made for part in leaves_in(item.args) if isinstance(part, View))
 
-    def _first(self, value: Value) -> Value:
+    def _first(self, value: View) -> View:
         """The value, of the first tensor with the same elements."""
         root = self.same.first(value.root)
         return value if root is value.root else replace(value, root=root)
 
     # ---- into memory
 
-    def in_memory(self, value: Value, fake: Any = None) -> Value:
+    def in_memory(self, value: View, fake: Any = None) -> View:
         """A value that is a strided view of its root; a copy if no strides express it."""
         if value.whole or affine(value) is not None:
             return value
@@ -497,7 +502,7 @@ class _Lowering:
         if not isinstance(arg, torch.fx.Node):
             return arg
         value = self.values[arg]
-        if not isinstance(value, Value):
+        if not isinstance(value, View):
             return value
         fake: Any = arg.meta.get("val")
         layout = affine(value)
@@ -512,13 +517,13 @@ def _as_in_eager(value: Any, fake: Any) -> Any:
     """A lowered op's result that knows its strides in eager."""
     if isinstance(value, tuple):
         return tuple(_as_in_eager(item, part) for item, part in zip(value, fake, strict=True))
-    return replace(value, stride=tuple(fake.stride())) if isinstance(value, Value) else value
+    return replace(value, stride=tuple(fake.stride())) if isinstance(value, View) else value
 
 
 def _is_lost_view(target: Any, value: Any) -> bool:
     """Whether torch gives a view here, whose memory is its base's, and the value found is none that memory has: with
     symbolic sizes it may take knowledge that nobody has here to tell the strides."""
-    return isinstance(value, Value) and facts(target).is_view and affine(value) is None
+    return isinstance(value, View) and facts(target).is_view and affine(value) is None
 
 
 def _has_effect(target: Any) -> bool:
@@ -541,11 +546,11 @@ def _computed_on(out: Any, device: torch.device) -> bool:
 
 
 def _lowerable(arg: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -> bool:
-    if isinstance(arg, Value):
+    if isinstance(arg, View):
         root = arg.root
         if 0 in arg.shape:
             return False
-        return root.dtype in dtypes and (not isinstance(root, Source) or root.device == device)
+        return root.dtype in dtypes and (not isinstance(root, StoredTensor) or root.device == device)
     if isinstance(arg, (tuple, list)):
         return all(_lowerable(item, device, dtypes) for item in arg)
     return not isinstance(arg, (NameRef, complex))
@@ -632,6 +637,6 @@ def _step(copy: torch.fx.Node, tail: set[torch.fx.Node]) -> set[torch.fx.Node]:
 
 def _spoilt(build: Builder, value: Any) -> Any:
     """The value plus one hundredth: the fault that tests of `verify` look for."""
-    if not isinstance(value, Value) or not value.dtype.is_floating_point:
+    if not isinstance(value, View) or not value.dtype.is_floating_point:
         return value
     return build.elementwise(lambda a: apply("add", a, const(0.01, a.dtype)), value)

@@ -16,7 +16,7 @@ from dynajit.loopir.build import apply, convert, like, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import Place, fetched, fetched_through
 from dynajit.loopir.index import Index
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Scalar, View, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.op_facts import compute_dtype
 
@@ -24,14 +24,14 @@ aten = torch.ops.aten
 Axes = tuple[Index, ...]
 
 
-def place(build: Builder, index: Value, axes: Sequence[Index], size: Any, check: str) -> Scalar:
+def place(build: Builder, index: View, axes: Sequence[Index], size: Any, check: str) -> Scalar:
     """The element of `index` at the axes as a place in a dimension of that size."""
     if index.dtype not in (torch.int64, torch.int32):
         raise NotLowered
     return apply(check, convert(build.element(index, axes), torch.int64), number(size, torch.int64))
 
 
-def _along(build: Builder, x: Value, dim: int, index: Value, whole: bool) -> Value:
+def _along(build: Builder, x: View, dim: int, index: View, whole: bool) -> View:
     """`x` at the places of `index` along `dim`; one place for a `whole` slice, or one for each element."""
     if not x.shape or not index.shape:
         raise NotLowered
@@ -46,27 +46,27 @@ def _along(build: Builder, x: Value, dim: int, index: Value, whole: bool) -> Val
 
 
 @lowering(aten.gather.default)
-def _gather(build: Builder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+def _gather(build: Builder, x: View, dim: int, index: View, sparse_grad: bool = False) -> View:
     check_dtype(x.dtype)
     return _along(build, x, dim, index, whole=False)
 
 
 @lowering(aten.index_select.default)
-def _index_select(build: Builder, x: Value, dim: int, index: Value) -> Value:
+def _index_select(build: Builder, x: View, dim: int, index: View) -> View:
     return _along(build, x, dim, index, whole=True)
 
 
 @lowering(aten.embedding.default)
 def _embedding(
-    build: Builder, weight: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
-) -> Value:
+    build: Builder, weight: View, index: View, padding_idx: int = -1, scale: bool = False, sparse: bool = False
+) -> View:
     def body(axes: Axes) -> Scalar:
         return fetched(weight, [place(build, index, axes[:-1], weight.shape[0], "inside"), axes[-1]])
 
     return build.result(body)
 
 
-def indexed(build: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[int, Callable[[Axes], list[Place]]]:
+def indexed(build: Builder, x: View, indices: Sequence[View | None]) -> tuple[int, Callable[[Axes], list[Place]]]:
     """Of `x[indices]`: the dimension of the result where those of the indices begin, and the place in `x` of an element
     of the result."""
     used = [dim for dim, index in enumerate(indices) if index is not None]
@@ -88,7 +88,7 @@ def indexed(build: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[
 
 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(build: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+def _index(build: Builder, x: View, indices: Sequence[View | None]) -> View:
     _, at = indexed(build, x, indices)
     return build.result(lambda axes: fetched(x, at(axes)))
 
@@ -96,9 +96,7 @@ def _index(build: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
 # ---- negative log likelihood: x[n, target[n], ...] weighted; reduction 0 none, 1 mean, 2 sum
 
 
-def _class_of(
-    build: Builder, x: Value, target: Value, axes: Sequence[Index], ignore_index: int
-) -> tuple[Scalar, Scalar]:
+def _class_of(build: Builder, x: View, target: View, axes: Sequence[Index], ignore_index: int) -> tuple[Scalar, Scalar]:
     """The target at the axes, checked, and whether it counts; where it doesn't, the first class stands in."""
     if target.dtype is not torch.int64:
         raise NotLowered
@@ -109,20 +107,20 @@ def _class_of(
     return apply("inside", label, number(x.shape[dim], torch.int64)), counts
 
 
-def _weight_of(weight: Value | None, label: Scalar, counts: Scalar, dtype: torch.dtype) -> Scalar:
+def _weight_of(weight: View | None, label: Scalar, counts: Scalar, dtype: torch.dtype) -> Scalar:
     one = number(1, dtype) if weight is None else convert(fetched(weight, [label]), dtype)
     return select(counts, one, number(0, dtype))
 
 
-def _picked(x: Value, label: Scalar, axes: Axes) -> Scalar:
+def _picked(x: View, label: Scalar, axes: Axes) -> Scalar:
     """x[n, label, ...] for axes (n, ...)."""
     return fetched_through(x, [label] if len(x.shape) == 1 else [axes[0], label, *axes[1:]])
 
 
 @lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def _nll_loss(
-    build: Builder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
-) -> tuple[Value, Value]:
+    build: Builder, x: View, target: View, weight: View | None, reduction: int, ignore_index: int
+) -> tuple[View, View]:
     dtype = compute_dtype(check_dtype(x.dtype))
     out, total_out = build.out
     one_row = len(x.shape) == 1
@@ -153,14 +151,14 @@ def _nll_loss(
 @lowering(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def _nll_loss_backward(
     build: Builder,
-    grad: Value,
-    x: Value,
-    target: Value,
-    weight: Value | None,
+    grad: View,
+    x: View,
+    target: View,
+    weight: View | None,
     reduction: int,
     ignore_index: int,
-    total_weight: Value,
-) -> Value:
+    total_weight: View,
+) -> View:
     dtype = compute_dtype(check_dtype(x.dtype))
     one_row = len(x.shape) == 1
 

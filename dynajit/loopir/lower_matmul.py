@@ -15,7 +15,7 @@ import torch
 
 from dynajit.loopir.build import apply, convert, like
 from dynajit.loopir.builder import Builder, Number, check_dtype, dense_stride
-from dynajit.loopir.nodes import Value
+from dynajit.loopir.nodes import View
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import hint_of
 from dynajit.op_facts import compute_dtype
@@ -28,7 +28,7 @@ SMALL = 1 << 21
 MAX_LENGTH = 16_384
 
 
-def _product(build: Builder, a: Value, b: Value) -> Value:
+def _product(build: Builder, a: View, b: View) -> View:
     """The sums of the products over the last dimension of `a` and the last but one of `b`, in the compute dtype."""
     if not a.dtype.is_floating_point or a.dtype is not b.dtype:
         raise NotLowered
@@ -66,7 +66,7 @@ def _pays_on_cpu(dtype: torch.dtype, batch: bool, rows: Any, length: Any, column
     return length == 1 or (batch and (columns == 1 or (rows == 1 and isinstance(columns, int))))
 
 
-def _plus(build: Builder, bias: Value, sums: Value, beta: Number, alpha: Number) -> Value:
+def _plus(build: Builder, bias: View, sums: View, beta: Number, alpha: Number) -> View:
     """beta * bias + alpha * sums, rounded once."""
 
     def body(axes: tuple[object, ...]) -> object:
@@ -85,16 +85,16 @@ def _plus(build: Builder, bias: Value, sums: Value, beta: Number, alpha: Number)
 
 
 @lowering(aten.mm.default, aten.bmm.default)
-def _mm(build: Builder, a: Value, b: Value) -> Value:
+def _mm(build: Builder, a: View, b: View) -> View:
     return build.as_result(_product(build, a, b))
 
 
 @lowering(aten.addmm.default, aten.baddbmm.default)
-def _addmm(build: Builder, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
+def _addmm(build: Builder, bias: View, a: View, b: View, *, beta: Number = 1, alpha: Number = 1) -> View:
     return _plus(build, bias, _product(build, a, b), beta, alpha)
 
 
 @lowering(aten.mv.default)
-def _mv(build: Builder, a: Value, x: Value) -> Value:
+def _mv(build: Builder, a: View, x: View) -> View:
     column = build.reshape(x, (*x.shape, 1))
     return build.as_result(build.reshape(_product(build, a, column), a.shape[:1]))

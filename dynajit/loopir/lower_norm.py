@@ -15,7 +15,7 @@ from dynajit.loopir.build import apply, convert, like, number, rsqrt
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Index
 from dynajit.loopir.lower_reduction import count_of
-from dynajit.loopir.nodes import Scalar, Value
+from dynajit.loopir.nodes import Scalar, View
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.op_facts import compute_dtype
 
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 Axes = tuple[Index, ...]
 
 
-def _channels(x: Value) -> list[int]:
+def _channels(x: View) -> list[int]:
     """The dimensions that statistics are over."""
     if len(x.shape) < 2:
         raise NotLowered
@@ -35,7 +35,7 @@ def _sum_dtype(build: Builder, dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if build.program.device.type == "cpu" else dtype
 
 
-def _of_channel(build: Builder, value: Value, axes: Axes, dtype: torch.dtype) -> Scalar:
+def _of_channel(build: Builder, value: View, axes: Axes, dtype: torch.dtype) -> Scalar:
     """The element of a tensor with one for each channel."""
     return convert(build.element(value, (axes[1],)), dtype)
 
@@ -43,15 +43,15 @@ def _of_channel(build: Builder, value: Value, axes: Axes, dtype: torch.dtype) ->
 @lowering(aten._native_batch_norm_legit_functional.default)
 def _batch_norm(
     build: Builder,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
+    x: View,
+    weight: View | None,
+    bias: View | None,
+    running_mean: View,
+    running_var: View,
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value, ...]:
+) -> tuple[View, ...]:
     if not training or not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -81,8 +81,8 @@ def _batch_norm(
 
 
 def _normalised(
-    build: Builder, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None, dtype: torch.dtype
-) -> Value:
+    build: Builder, x: View, mean: View, rstd: View, weight: View | None, bias: View | None, dtype: torch.dtype
+) -> View:
     """x * scale + shift, with eager's bits."""
     out = build.out[0]
     scale = rstd if weight is None else build.map(lambda r, w: apply("mul", r, w), rstd, weight, dtype=dtype)
@@ -104,11 +104,11 @@ def _normalised(
     return build.pointwise(tuple(out.shape), body, tuple(out.stride()))
 
 
-def _distance(build: Builder, x: Value, mean: Value, axes: Axes, dtype: torch.dtype) -> Scalar:
+def _distance(build: Builder, x: View, mean: View, axes: Axes, dtype: torch.dtype) -> Scalar:
     return apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
 
 
-def _squares(build: Builder, x: Value, mean: Value, dtype: torch.dtype) -> Value:
+def _squares(build: Builder, x: View, mean: View, dtype: torch.dtype) -> View:
     def body(axes: Axes) -> Scalar:
         distance = _distance(build, x, mean, axes, dtype)
         return apply("mul", distance, distance)
@@ -116,7 +116,7 @@ def _squares(build: Builder, x: Value, mean: Value, dtype: torch.dtype) -> Value
     return build.pointwise(x.shape, body)
 
 
-def _mixed(build: Builder, running: Value, new: Value, momentum: float, dtype: torch.dtype) -> Value:
+def _mixed(build: Builder, running: View, new: View, momentum: float, dtype: torch.dtype) -> View:
     return build.map(
         lambda r, n: apply("add", apply("mul", n, like(momentum, n)), apply("mul", r, like(1 - momentum, r))),
         running,
@@ -128,17 +128,17 @@ def _mixed(build: Builder, running: Value, new: Value, momentum: float, dtype: t
 @lowering(aten.native_batch_norm_backward.default)
 def _batch_norm_backward(
     build: Builder,
-    grad: Value,
-    x: Value,
-    weight: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    save_mean: Value | None,
-    save_rstd: Value | None,
+    grad: View,
+    x: View,
+    weight: View | None,
+    running_mean: View | None,
+    running_var: View | None,
+    save_mean: View | None,
+    save_rstd: View | None,
     training: bool,
     eps: float,
     output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
+) -> tuple[View | None, ...]:
     if not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -156,7 +156,7 @@ def _batch_norm_backward(
     def product(axes: Axes) -> Scalar:
         return apply("mul", convert(build.element(grad, axes), wide), _distance(build, x, mean, axes, wide))
 
-    def rounded(value: Value) -> Value:
+    def rounded(value: View) -> View:
         return build.map(lambda s: s, value, dtype=dtype)
 
     total = rounded(build.reduce("sum", grad, dims, False, wide))
@@ -175,7 +175,7 @@ def _batch_norm_backward(
             g = apply("mul", g, _of_channel(build, weight, axes, dtype))
         return convert(g, build.out[0].dtype)
 
-    results: list[Value | None] = [None, None, None]
+    results: list[View | None] = [None, None, None]
     if output_mask[0]:
         results[0] = build.pointwise(tuple(build.out[0].shape), gradient, tuple(build.out[0].stride()))
     if output_mask[1]:

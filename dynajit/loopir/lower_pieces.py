@@ -18,7 +18,7 @@ from dynajit.loopir.build import apply, convert, number, select
 from dynajit.loopir.builder import Builder, Number, check_dtype, dense_stride
 from dynajit.loopir.index import Index, contiguous_strides, floordiv, mod, unravel
 from dynajit.loopir.lower_view import diagonal
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Scalar, View, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import begin_of_slice, index_from_start
 
@@ -63,7 +63,7 @@ def _moved(axes: Axes, dim: int, index: Index) -> Axes:
     return (*axes[:dim], index, *axes[dim + 1 :])
 
 
-def _joined(build: Builder, pieces: Sequence[Value], dim: int) -> Value:
+def _joined(build: Builder, pieces: Sequence[View], dim: int) -> View:
     """The pieces one after the other along `dim`."""
     if not 1 <= len(pieces) <= MAX_PIECES:
         raise NotLowered
@@ -84,7 +84,7 @@ def _joined(build: Builder, pieces: Sequence[Value], dim: int) -> Value:
 
 
 @lowering(aten.cat.default)
-def _cat(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+def _cat(build: Builder, tensors: Sequence[View], dim: int = 0) -> View:
     rank = len(build.out.shape)
     if any(len(tensor.shape) != rank for tensor in tensors):
         raise NotLowered  # tensors without elements of any rank are left out in eager
@@ -92,14 +92,14 @@ def _cat(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 @lowering(aten.stack.default)
-def _stack(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+def _stack(build: Builder, tensors: Sequence[View], dim: int = 0) -> View:
     at = dim % len(build.out.shape)
     shape = tuple(build.out.shape)
     one = (*shape[:at], 1, *shape[at + 1 :])
     return _joined(build, [build.view(x, one, lambda axes: [*axes[:at], *axes[at + 1 :]]) for x in tensors], at)
 
 
-def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, around: Value | None = None) -> Value:
+def _placed(build: Builder, piece: View, dim: int, start: int, step: int, around: View | None = None) -> View:
     """`piece` at every `step`th place from `start` on along `dim`; elsewhere `around`, or zeros."""
     count, dtype = piece.shape[dim], check_dtype(build.out.dtype)
 
@@ -117,8 +117,8 @@ def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, aroun
 
 @lowering(aten.slice_backward.default)
 def _slice_backward(
-    build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
-) -> Value:
+    build: Builder, grad: View, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> View:
     dim %= len(build.out.shape)
     begin = begin_of_slice(start, end, step, build.out.shape[dim], grad.shape[dim])
     return _placed(build, grad, dim, begin, step)
@@ -127,36 +127,36 @@ def _slice_backward(
 @lowering(aten.slice_scatter.default)
 def _slice_scatter(
     build: Builder,
-    x: Value,
-    source: Value,
+    x: View,
+    source: View,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Value:
+) -> View:
     dim %= len(x.shape)
     return _placed(build, source, dim, begin_of_slice(start, end, step, x.shape[dim], source.shape[dim]), step, x)
 
 
-def _one(build: Builder, x: Value, dim: int) -> Value:
+def _one(build: Builder, x: View, dim: int) -> View:
     """`x` with a dimension of size 1 at `dim`."""
     return build.view(x, (*x.shape[:dim], 1, *x.shape[dim:]), lambda axes: [*axes[:dim], *axes[dim + 1 :]])
 
 
 @lowering(aten.select_backward.default)
-def _select_backward(build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
+def _select_backward(build: Builder, grad: View, input_sizes: Sequence[int], dim: int, index: int) -> View:
     dim %= len(build.out.shape)
     return _placed(build, _one(build, grad, dim), dim, index_from_start(index, build.out.shape[dim]), 1)
 
 
 @lowering(aten.select_scatter.default)
-def _select_scatter(build: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
+def _select_scatter(build: Builder, x: View, source: View, dim: int, index: int) -> View:
     dim %= len(x.shape)
     return _placed(build, _one(build, source, dim), dim, index_from_start(index, x.shape[dim]), 1, x)
 
 
 @lowering(aten.constant_pad_nd.default)
-def _constant_pad(build: Builder, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
+def _constant_pad(build: Builder, x: View, pad: Sequence[int], value: Number = 0) -> View:
     dtype = check_dtype(build.out.dtype)
     if not dtype.is_floating_point and (isinstance(value, float) or type(value) is bool) and dtype is not torch.bool:
         raise NotLowered
@@ -179,7 +179,7 @@ def _constant_pad(build: Builder, x: Value, pad: Sequence[int], value: Number = 
 
 
 @lowering(aten.roll.default)
-def _roll(build: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
+def _roll(build: Builder, x: View, shifts: Any, dims: Any = ()) -> View:
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else list(dims)
     flat = build.reshape(x, (math.prod(build.out.shape),)) if not along else x
@@ -192,7 +192,7 @@ def _roll(build: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
     return build.result(lambda axes: build.element(result, axes))
 
 
-def _rolled(build: Builder, x: Value, dim: int, move: int) -> Value:
+def _rolled(build: Builder, x: View, dim: int, move: int) -> View:
     """Two pieces that change places."""
     size = x.shape[dim]
     if not isinstance(size, int):
@@ -207,7 +207,7 @@ def _rolled(build: Builder, x: Value, dim: int, move: int) -> Value:
 
 
 @lowering(aten.repeat.default)
-def _repeat(build: Builder, x: Value, repeats: Sequence[int]) -> Value:
+def _repeat(build: Builder, x: View, repeats: Sequence[int]) -> View:
     new = len(repeats) - len(x.shape)
 
     def where(axes: Axes) -> list[Index]:
@@ -218,7 +218,7 @@ def _repeat(build: Builder, x: Value, repeats: Sequence[int]) -> Value:
 
 
 @lowering(aten.tril.default, aten.triu.default)
-def _triangle(build: Builder, x: Value, diagonal: int = 0) -> Value:
+def _triangle(build: Builder, x: View, diagonal: int = 0) -> View:
     upper = build.origin.op.startswith("aten.triu")
     zero = number(0, check_dtype(x.dtype))
 
@@ -232,7 +232,7 @@ def _triangle(build: Builder, x: Value, diagonal: int = 0) -> Value:
 
 
 @lowering(aten.diag_embed.default)
-def _diag_embed(build: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+def _diag_embed(build: Builder, x: View, offset: int = 0, dim1: int = -2, dim2: int = -1) -> View:
     if offset:
         raise NotLowered("elements beside the diagonal would have to be asked for one by one")
     rank, dtype = len(build.out.shape), check_dtype(x.dtype)
@@ -247,7 +247,7 @@ def _diag_embed(build: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2:
 
 
 @lowering(aten.eye.default, aten.eye.m)
-def _eye(build: Builder, *sizes: int, **kwargs: Any) -> Value:
+def _eye(build: Builder, *sizes: int, **kwargs: Any) -> View:
     dtype = check_dtype(build.out.dtype)
 
     def body(axes: Axes) -> Scalar:
@@ -258,13 +258,13 @@ def _eye(build: Builder, *sizes: int, **kwargs: Any) -> Value:
 
 
 @lowering(aten.diagonal_copy.default)
-def _diagonal_copy(build: Builder, x: Value, *args: int, **kwargs: int) -> Value:
+def _diagonal_copy(build: Builder, x: View, *args: int, **kwargs: int) -> View:
     seen = diagonal(build, x, *args, **kwargs)
     return build.result(lambda axes: build.element(seen, axes), moved=True)
 
 
 @lowering(aten.rot90.default)
-def _rot90(build: Builder, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Value:
+def _rot90(build: Builder, x: View, k: int = 1, dims: Sequence[int] = (0, 1)) -> View:
     first, second = (dim % len(x.shape) for dim in dims)
 
     def body(axes: Axes) -> Scalar:
@@ -279,7 +279,7 @@ def _rot90(build: Builder, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -
 
 
 @lowering(aten.pixel_shuffle.default)
-def _pixel_shuffle(build: Builder, x: Value, factor: int) -> Value:
+def _pixel_shuffle(build: Builder, x: View, factor: int) -> View:
     def body(axes: Axes) -> Scalar:
         *outside, channel, row, column = axes
         inner = mod(row, factor) * factor + mod(column, factor)
@@ -290,7 +290,7 @@ def _pixel_shuffle(build: Builder, x: Value, factor: int) -> Value:
 
 
 @lowering(aten.pixel_unshuffle.default)
-def _pixel_unshuffle(build: Builder, x: Value, factor: int) -> Value:
+def _pixel_unshuffle(build: Builder, x: View, factor: int) -> View:
     if dense_stride(build.out) != contiguous_strides(build.out.shape):
         raise NotLowered("rows of pixels that lie apart are copied faster by eager")
 
@@ -303,7 +303,7 @@ def _pixel_unshuffle(build: Builder, x: Value, factor: int) -> Value:
 
 
 @lowering(aten.channel_shuffle.default)
-def _channel_shuffle(build: Builder, x: Value, groups: int) -> Value:
+def _channel_shuffle(build: Builder, x: View, groups: int) -> View:
     def body(axes: Axes) -> Scalar:
         each = floordiv(axes[1], groups)
         return build.element(x, (axes[0], mod(axes[1], groups) * (x.shape[1] // groups) + each, *axes[2:]))

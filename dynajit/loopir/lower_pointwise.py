@@ -16,36 +16,36 @@ import torch
 from dynajit.loopir.build import apply, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import Index, mod
-from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
+from dynajit.loopir.nodes import Const, Pointwise, Scalar, View, position
 from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import RuntimeFloat, Size, hint_of
 from dynajit.op_facts import always_fits, compute_dtype
 
 aten = torch.ops.aten
-Operand = Value | Number
+Operand = View | Number
 Axes = tuple[Index, ...]
 
 
-def _is_float(x: Value) -> bool:
+def _is_float(x: View) -> bool:
     return x.dtype.is_floating_point
 
 
-def _own_dtype(x: Value) -> torch.dtype:
+def _own_dtype(x: View) -> torch.dtype:
     return compute_dtype(check_dtype(x.dtype))
 
 
 def _elementwise(
     body: Callable[..., Scalar],
     *targets: Any,
-    only: Callable[[Value], bool] | None = None,
-    dtype: Callable[[Value], torch.dtype] | None = None,
+    only: Callable[[View], bool] | None = None,
+    dtype: Callable[[View], torch.dtype] | None = None,
 ) -> None:
     """Lower these ops: an element of the result is `body` of those of the arguments. `only`: the first arguments that
     it is for. `dtype`: of the first argument, what elements are taken in, if not in the result's."""
 
     @lowering(*targets)
-    def lower(build: Builder, x: Value, *others: Operand) -> Value:
+    def lower(build: Builder, x: View, *others: Operand) -> View:
         if only is not None and not only(x):
             raise NotLowered
         return build.elementwise(body, x, *others, dtype=None if dtype is None else dtype(x))
@@ -81,7 +81,7 @@ _elementwise(lambda a: _times_sigmoid(a, a), aten.silu.default)
 
 
 @lowering(aten.gelu.default)
-def _gelu(build: Builder, x: Value, approximate: str = "none") -> Value:
+def _gelu(build: Builder, x: View, approximate: str = "none") -> View:
     return build.elementwise(_gelu_tanh if approximate == "tanh" else _gelu_erf, x)
 
 
@@ -108,12 +108,12 @@ _elementwise(lambda a: apply("maximum", a, like(0, a)), aten.relu.default)
 
 
 @lowering(aten.threshold_backward.default)
-def _threshold_backward(build: Builder, grad: Value, x: Value, threshold: Number) -> Value:
+def _threshold_backward(build: Builder, grad: View, x: View, threshold: Number) -> View:
     return build.elementwise(lambda g, a: select(apply("le", a, like(threshold, a)), like(0, g), g), grad, x)
 
 
 @lowering(aten.leaky_relu.default)
-def _leaky_relu(build: Builder, x: Value, slope: Number = 0.01) -> Value:
+def _leaky_relu(build: Builder, x: View, slope: Number = 0.01) -> View:
     return build.elementwise(lambda a: select(apply("gt", a, like(0, a)), a, apply("mul", a, like(slope, a))), x)
 
 
@@ -124,7 +124,7 @@ def _clamped(a: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
 
 
 @lowering(aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default)
-def _clamp(build: Builder, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+def _clamp(build: Builder, x: View, low: Operand | None = None, high: Operand | None = None) -> View:
     if build.origin.op.startswith("aten.hardtanh"):
         low, high = (-1 if low is None else low), (1 if high is None else high)
     bounds = [bound for bound in (low, high) if bound is not None]
@@ -175,31 +175,31 @@ def _plus_scaled(build: Builder, name: str, a: Scalar, b: Scalar, alpha: Number)
 
 
 @lowering(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
-def _add(build: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Value:
+def _add(build: Builder, x: Operand, y: Operand, alpha: Number = 1) -> View:
     _arithmetic(build, alpha)
     name = build.origin.op.split(".")[1]
     return build.elementwise(lambda a, b: _plus_scaled(build, name, a, b, alpha), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
+def _rsub(build: Builder, x: View, y: Operand, alpha: Number = 1) -> View:
     _arithmetic(build, alpha)
     return build.elementwise(lambda a, b: _plus_scaled(build, "sub", b, a, alpha), x, y)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(build: Builder, x: Value, y: Operand) -> Value:
+def _mul(build: Builder, x: View, y: Operand) -> View:
     name = "and" if build.out.dtype is torch.bool else "mul"
     return build.elementwise(lambda a, b: apply(name, a, b), x, y, exact=1)
 
 
 @lowering(aten.div.Tensor, aten.div.Scalar)
-def _div(build: Builder, x: Value, y: Operand) -> Value:
+def _div(build: Builder, x: View, y: Operand) -> View:
     return build.elementwise(lambda a, b: apply("div", a, b), x, y, exact=1)
 
 
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(build: Builder, x: Value, y: Operand, rounding_mode: str | None = None) -> Value:
+def _div_mode(build: Builder, x: View, y: Operand, rounding_mode: str | None = None) -> View:
     if rounding_mode is None:
         return _div(build, x, y)
     if build.out.dtype in FLOATS and rounding_mode == "trunc":
@@ -210,7 +210,7 @@ def _div_mode(build: Builder, x: Value, y: Operand, rounding_mode: str | None = 
 
 
 @lowering(aten.floor_divide.default, aten.floor_divide.Scalar, aten.remainder.Scalar)
-def _floor_divide(build: Builder, x: Value, y: Operand) -> Value:
+def _floor_divide(build: Builder, x: View, y: Operand) -> View:
     _constant_divisor(build, y)
     name = "intmod" if build.origin.op.startswith("aten.remainder") else "floordiv"
     return build.elementwise(lambda a, b: apply(name, a, b), x, y)
@@ -219,12 +219,12 @@ def _floor_divide(build: Builder, x: Value, y: Operand) -> Value:
 def _constant_divisor(build: Builder, y: Operand) -> None:
     """Integer division by a tensor may divide by zero, which eager reports, or overflow: the dispatcher's affair."""
     dtype = build.out.dtype
-    if dtype not in INTS or isinstance(y, Value) or not 1 <= y <= torch.iinfo(dtype).max:
+    if dtype not in INTS or isinstance(y, View) or not 1 <= y <= torch.iinfo(dtype).max:
         raise NotLowered
 
 
 @lowering(aten.pow.Tensor_Scalar)
-def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
+def _pow_scalar(build: Builder, x: View, exponent: Number) -> View:
     if isinstance(exponent, RuntimeFloat):
         raise NotLowered("eager has other ways for some exponents")
     if build.out.dtype in INTS:
@@ -276,7 +276,7 @@ def _power(a: Scalar, exponent: Number, dtype: torch.dtype, between: torch.dtype
 
 
 @lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar, aten.atan2.default, aten.fmod.Tensor, aten.fmod.Scalar)
-def _binary_float(build: Builder, x: Operand, y: Operand) -> Value:
+def _binary_float(build: Builder, x: Operand, y: Operand) -> View:
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     name = build.origin.op.split(".")[1]
@@ -292,25 +292,25 @@ def fused(build: Builder, a: Scalar, b: Scalar, c: Scalar) -> Scalar:
 
 
 @lowering(aten.addcmul.default)
-def _addcmul(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) -> Value:
+def _addcmul(build: Builder, x: View, a: View, b: View, value: Number = 1) -> View:
     return build.elementwise(lambda s, u, v: fused(build, _scaled(u, value), v, s), x, a, b)
 
 
 @lowering(aten.addcdiv.default)
-def _addcdiv(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) -> Value:
+def _addcdiv(build: Builder, x: View, a: View, b: View, value: Number = 1) -> View:
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     return build.elementwise(lambda s, u, v: apply("add", s, apply("div", _scaled(u, value), v)), x, a, b)
 
 
 @lowering(aten.linalg_cross.default)
-def _cross(build: Builder, x: Value, y: Value, *, dim: int = -1) -> Value:
+def _cross(build: Builder, x: View, y: View, *, dim: int = -1) -> View:
     """Each of the three of the other two. Of its products eager's kernel rounds one; both where it has 16 bits."""
     dtype = check_dtype(build.out.dtype)
     dim %= len(build.out.shape)
 
     def body(axes: Axes) -> Scalar:
-        def at(value: Value, step: int) -> Scalar:
+        def at(value: View, step: int) -> Scalar:
             place = (*axes[:dim], mod(axes[dim] + step, 3), *axes[dim + 1 :])
             return build.argument(value, place, dtype)
 
@@ -326,7 +326,7 @@ def _cross(build: Builder, x: Value, y: Value, *, dim: int = -1) -> Value:
 
 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
-def _lerp(build: Builder, x: Value, end: Value, weight: Operand) -> Value:
+def _lerp(build: Builder, x: View, end: View, weight: Operand) -> View:
     """From the nearer end: a weight of 1 gives `end` itself. A number is not rounded to the dtype of 16 bits."""
     if not build.out.dtype.is_floating_point:
         raise NotLowered
@@ -340,7 +340,7 @@ def _lerp(build: Builder, x: Value, end: Value, weight: Operand) -> Value:
             factor = select(near, w, apply("sub", w, like(1, w)))
         return fused(build, factor, apply("sub", e, s), select(near, s, e))
 
-    return build.elementwise(body, x, end, weight, exact=-1 if isinstance(weight, Value) else 2)
+    return build.elementwise(body, x, end, weight, exact=-1 if isinstance(weight, View) else 2)
 
 
 def _log_of_sum(build: Builder, a: Scalar, b: Scalar, exponential: str) -> Scalar:
@@ -353,7 +353,7 @@ def _log_of_sum(build: Builder, a: Scalar, b: Scalar, exponential: str) -> Scala
 
 
 @lowering(aten.logaddexp.default, aten.logaddexp2.default)
-def _logaddexp(build: Builder, x: Value, y: Value) -> Value:
+def _logaddexp(build: Builder, x: View, y: View) -> View:
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     exponential = "exp2" if build.origin.op.startswith("aten.logaddexp2") else "exp"
@@ -364,7 +364,7 @@ _elementwise(partial(apply, "hypot"), aten.hypot.default, only=_is_float)
 
 
 @lowering(aten.round.decimals)
-def _round_decimals(build: Builder, x: Value, *, decimals: int) -> Value:
+def _round_decimals(build: Builder, x: View, *, decimals: int) -> View:
     if build.out.dtype not in FLOATS or abs(decimals) > _MAX_DECIMALS:
         raise NotLowered
     first, second = ("mul", "div") if decimals >= 0 else ("div", "mul")
@@ -383,7 +383,7 @@ def _promoted(x: Operand, y: Operand) -> torch.dtype:
     def sample(value: Operand) -> Any:
         if isinstance(value, (Size, RuntimeFloat)):
             return 0 if isinstance(value, Size) else 0.0
-        return torch.empty([0] * len(value.shape), dtype=value.dtype) if isinstance(value, Value) else value
+        return torch.empty([0] * len(value.shape), dtype=value.dtype) if isinstance(value, View) else value
 
     return check_dtype(torch.result_type(sample(x), sample(y)))
 
@@ -392,10 +392,10 @@ def _register_comparison(name: str) -> None:
     packet = getattr(aten, name)
 
     @lowering(packet.Tensor, packet.Scalar)
-    def lower(build: Builder, x: Value, y: Operand) -> Value:
-        same = isinstance(y, Value) and x.dtype is y.dtype
+    def lower(build: Builder, x: View, y: Operand) -> View:
+        same = isinstance(y, View) and x.dtype is y.dtype
         dtype = _promoted(x, y) if not same else x.dtype
-        if not isinstance(y, Value) and dtype in INTS and not _fits(y, dtype):
+        if not isinstance(y, View) and dtype in INTS and not _fits(y, dtype):
             raise NotLowered("number out of the dtype's range")
         return build.elementwise(lambda a, b: apply(name, a, b), x, y, dtype=dtype)
 
@@ -417,8 +417,8 @@ def _register_bitwise(name: str) -> None:
     packet = getattr(aten, f"bitwise_{name}")
 
     @lowering(packet.Tensor, packet.Scalar)
-    def lower(build: Builder, x: Value, y: Operand) -> Value:
-        if build.out.dtype in INTS and not isinstance(y, Value) and not _fits(y, build.out.dtype):
+    def lower(build: Builder, x: View, y: Operand) -> View:
+        if build.out.dtype in INTS and not isinstance(y, View) and not _fits(y, build.out.dtype):
             raise NotLowered
         return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
@@ -458,7 +458,7 @@ def _sign(a: Scalar) -> Scalar:
 _elementwise(_sign, aten.sign.default, aten.sgn.default, only=lambda x: x.dtype is not torch.bool)
 
 
-def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+def _where(build: Builder, condition: View, x: Operand, y: Operand) -> View:
     if condition.dtype is not torch.bool:
         raise NotLowered
     dtype = check_dtype(build.out.dtype)
@@ -470,18 +470,18 @@ def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
 
 
 @lowering(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
-def _where_op(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+def _where_op(build: Builder, condition: View, x: Operand, y: Operand) -> View:
     return _where(build, condition, x, y)
 
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def _masked_fill(build: Builder, x: Value, mask: Value, value: Operand) -> Value:
-    if isinstance(value, Value) and build.program.device.type == "cpu" and not _is_held(value, x.dtype):
+def _masked_fill(build: Builder, x: View, mask: View, value: Operand) -> View:
+    if isinstance(value, View) and build.program.device.type == "cpu" and not _is_held(value, x.dtype):
         raise NotLowered("a value that may not fit the dtype, which eager reports")
     return _where(build, mask, value, x)
 
 
-def _is_held(value: Value, dtype: torch.dtype) -> bool:
+def _is_held(value: View, dtype: torch.dtype) -> bool:
     """Whether the dtype can hold the only element of `value`."""
     if always_fits(value.dtype, dtype):
         return True
@@ -497,28 +497,28 @@ def _is_held(value: Value, dtype: torch.dtype) -> bool:
 
 
 @lowering(aten.clone.default, aten.lift_fresh_copy.default, aten.lift_fresh.default)
-def _clone(build: Builder, x: Value, memory_format: Any = None) -> Value:
+def _clone(build: Builder, x: View, memory_format: Any = None) -> View:
     return build.result(lambda axes: build.element(x, axes), moved=True)
 
 
 @lowering(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-def _to_copy(build: Builder, x: Value | Number, *args: Any, **kwargs: Any) -> Value:
+def _to_copy(build: Builder, x: View | Number, *args: Any, **kwargs: Any) -> View:
     if kwargs.get("pin_memory"):
         raise NotLowered
-    if not isinstance(x, Value):  # numbers stand for tensors where vmap puts them beside batched ones
+    if not isinstance(x, View):  # numbers stand for tensors where vmap puts them beside batched ones
         return build.result(lambda axes: build.argument(x, axes, build.out.dtype))
     return build.result(lambda axes: build.element(x, axes), moved=True)
 
 
 @lowering(aten.copy.default)
-def _copy(build: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
+def _copy(build: Builder, x: View, source: View, non_blocking: bool = False) -> View:
     return build.result(lambda axes: convert(build.element(source, axes), x.dtype), moved=True)
 
 
 # ---- constants
 
 
-def _filled(build: Builder, value: Number) -> Value:
+def _filled(build: Builder, value: Number) -> View:
     if not isinstance(value, (bool, int, float, Size, RuntimeFloat)):
         raise NotLowered
     dtype = check_dtype(build.out.dtype)
@@ -528,18 +528,18 @@ def _filled(build: Builder, value: Number) -> Value:
 
 
 @lowering(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar)
-def _full(build: Builder, like_or_size: Any, *args: Any, **kwargs: Any) -> Value:
+def _full(build: Builder, like_or_size: Any, *args: Any, **kwargs: Any) -> View:
     return _filled(build, args[-1] if args else kwargs["fill_value"])
 
 
 @lowering(aten.scalar_tensor.default)
-def _scalar_tensor(build: Builder, value: Number, **kwargs: Any) -> Value:
+def _scalar_tensor(build: Builder, value: Number, **kwargs: Any) -> View:
     return _filled(build, value)
 
 
 def _register_filled(name: str, value: int) -> None:
     @lowering(*(getattr(aten, form).default for form in (name, f"{name}_like", f"new_{name}")))
-    def lower(build: Builder, *args: Any, **kwargs: Any) -> Value:
+    def lower(build: Builder, *args: Any, **kwargs: Any) -> View:
         return _filled(build, value if build.out.dtype is not torch.bool else bool(value))
 
 
@@ -548,7 +548,7 @@ _register_filled("ones", 1)
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _arange(build: Builder, *args: Number, **kwargs: Any) -> Value:
+def _arange(build: Builder, *args: Number, **kwargs: Any) -> View:
     start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else kwargs.get("step", 1))
     if build.out.dtype is not torch.int64 or not all(type(x) in (int, Size) for x in (start, step)):
         raise NotLowered

@@ -20,7 +20,7 @@ from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import fetched
 from dynajit.loopir.index import Index, constant, contiguous_strides, floordiv, linearise, unravel
 from dynajit.loopir.lower_pieces import below, from_, guard
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Scalar, View, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.windows import MAX_PLACES, Axes, Windows
 from dynajit.op_facts import compute_dtype
@@ -41,8 +41,8 @@ def _inside(index: Index, size: int) -> Scalar:
 
 @lowering(aten.max_pool2d_with_indices.default)
 def _max_pool(
-    build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
-) -> tuple[Value, Value]:
+    build: Builder, x: View, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> tuple[View, View]:
     windows = Windows(build, x.shape, kernel, stride, padding, dilation)
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool(build, x, windows)
@@ -89,15 +89,15 @@ def _max_pool(
 @lowering(aten.max_pool2d_with_indices_backward.default)
 def _max_pool_backward(
     build: Builder,
-    grad: Value,
-    x: Value,
+    grad: View,
+    x: View,
     kernel: Any,
     stride: Any,
     padding: Any,
     dilation: Any,
     ceil: bool,
-    indices: Value,
-) -> Value:
+    indices: View,
+) -> View:
     if build.program.device.type != "cpu":
         return lower_pool_gpu.max_pool_backward(
             build, grad, x, Windows(build, x.shape, kernel, stride, padding, dilation), indices
@@ -105,7 +105,7 @@ def _max_pool_backward(
     return lower_scatter.max_pool_backward(build, grad, indices)
 
 
-def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scalar:
+def _or_zero(build: Builder, x: View, place: Axes, dtype: torch.dtype) -> Scalar:
     """The element of `x` there, zero where the row or the column is outside."""
     inside = [
         test(at, bound)
@@ -116,7 +116,7 @@ def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scala
 
 
 @lowering(aten.im2col.default)
-def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
+def _im2col(build: Builder, x: View, kernel: Any, dilation: Any, padding: Any, stride: Any) -> View:
     """The elements of each window, side by side: what reads them reads the image, where neighbouring windows have
     neighbouring elements, or none in common."""
     windows = Windows(build, x.shape, kernel, stride, padding, dilation)
@@ -143,8 +143,8 @@ def _im2col(build: Builder, x: Value, kernel: Any, dilation: Any, padding: Any, 
 
 @lowering(aten.col2im.default)
 def _col2im(
-    build: Builder, x: Value, output_size: Sequence[int], kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> Value:
+    build: Builder, x: View, output_size: Sequence[int], kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> View:
     """What windows hold, added up where they lie: from the first of their places to the last, as eager mode does."""
     windows = Windows(build, tuple(build.out.shape), kernel, stride, padding, dilation)
     dtype = check_dtype(x.dtype)
@@ -177,14 +177,14 @@ def _col2im(
 @lowering(aten.avg_pool2d.default)
 def _avg_pool(
     build: Builder,
-    x: Value,
+    x: View,
     kernel: Any,
     stride: Any = (),
     padding: Any = 0,
     ceil: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
-) -> Value:
+) -> View:
     windows = Windows(build, x.shape, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
@@ -205,15 +205,15 @@ def _avg_pool(
 @lowering(aten.avg_pool2d_backward.default)
 def _avg_pool_backward(
     build: Builder,
-    grad: Value,
-    x: Value,
+    grad: View,
+    x: View,
     kernel: Any,
     stride: Any,
     padding: Any,
     ceil: bool,
     count_include_pad: bool,
     divisor: int | None,
-) -> Value:
+) -> View:
     windows = Windows(build, x.shape, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
@@ -246,7 +246,7 @@ def _even_windows(large: Sequence[Any], small: Sequence[Any]) -> list[int]:
 
 
 @lowering(aten._adaptive_avg_pool2d.default)
-def _adaptive_avg_pool(build: Builder, x: Value, output_size: Sequence[int]) -> Value:
+def _adaptive_avg_pool(build: Builder, x: View, output_size: Sequence[int]) -> View:
     ratios = _even_windows(x.shape[-2:], build.out.shape[-2:])
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or ratios[0] * ratios[1] > MAX_PLACES[build.program.device.type]:
@@ -260,7 +260,7 @@ def _adaptive_avg_pool(build: Builder, x: Value, output_size: Sequence[int]) -> 
 
 
 @lowering(aten._adaptive_avg_pool2d_backward.default)
-def _adaptive_avg_pool_backward(build: Builder, grad: Value, x: Value) -> Value:
+def _adaptive_avg_pool_backward(build: Builder, grad: View, x: View) -> View:
     ratios = _even_windows(x.shape[-2:], grad.shape[-2:])
     dtype = compute_dtype(check_dtype(grad.dtype))
 
@@ -272,9 +272,7 @@ def _adaptive_avg_pool_backward(build: Builder, grad: Value, x: Value) -> Value:
     return build.result(body)
 
 
-def _window_sum(
-    build: Builder, x: Value, axes: Axes, spatial: int, ratios: Sequence[int], dtype: torch.dtype
-) -> Scalar:
+def _window_sum(build: Builder, x: View, axes: Axes, spatial: int, ratios: Sequence[int], dtype: torch.dtype) -> Scalar:
     """The sum of the window of so many places of `x` that stands for one place."""
     outside = len(axes) - spatial
     places = (
@@ -293,7 +291,7 @@ def _enlarged(new: Sequence[Any], old: Sequence[Any], scales: Sequence[float | N
 
 
 @lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest3d.default)
-def _upsample_nearest(build: Builder, x: Value, output_size: Sequence[int], *scales: float | None) -> Value:
+def _upsample_nearest(build: Builder, x: View, output_size: Sequence[int], *scales: float | None) -> View:
     outside = len(x.shape) - len(output_size)
     ratios = _enlarged(output_size, x.shape[outside:], scales)
 
@@ -310,8 +308,8 @@ def _upsample_nearest(build: Builder, x: Value, output_size: Sequence[int], *sca
     aten.upsample_nearest3d_backward.default,
 )
 def _upsample_nearest_backward(
-    build: Builder, grad: Value, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
-) -> Value:
+    build: Builder, grad: View, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> View:
     spatial = len(output_size)
     ratios = _enlarged(output_size, input_size[-spatial:], scales)
     dtype = compute_dtype(check_dtype(grad.dtype))
@@ -332,7 +330,7 @@ def _mirrored(index: Index, size: int) -> Scalar:
 
 def _register_pad(name: str, nearest: Any) -> None:
     @lowering(*(getattr(aten, f"{name}_pad{rank}d").default for rank in (1, 2, 3)))
-    def lower(build: Builder, x: Value, padding: Sequence[int]) -> Value:
+    def lower(build: Builder, x: View, padding: Sequence[int]) -> View:
         if x.dtype is torch.bool:
             raise NotLowered("of some paddings eager has no kernel for bool")
         spatial = len(padding) // 2

@@ -14,13 +14,13 @@ from dynajit.loopir.build import apply, convert, select
 from dynajit.loopir.builder import Builder, check_dtype, dense_stride
 from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.lower_pieces import all_of, below, from_, guard
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Scalar, View, position
 from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.windows import Axes, Windows
 from dynajit.op_facts import compute_dtype
 
 
-def _check(x: Value, windows: Windows) -> None:
+def _check(x: View, windows: Windows) -> None:
     """Refuse windows that kernels of ours are not for."""
     if (
         windows.dilation != (1, 1)
@@ -30,7 +30,7 @@ def _check(x: Value, windows: Windows) -> None:
         raise NotLowered
 
 
-def max_pool(build: Builder, x: Value, windows: Windows) -> tuple[Value, Value]:
+def max_pool(build: Builder, x: View, windows: Windows) -> tuple[View, View]:
     """The greatest of each window, and its place."""
     _check(x, windows)
     height, width = x.shape[-2:]
@@ -77,7 +77,7 @@ def _unsure(found: Scalar, none: Scalar) -> bool:
     return found is none
 
 
-def max_pool_backward(build: Builder, grad: Value, x: Value, windows: Windows, indices: Value) -> Value:
+def max_pool_backward(build: Builder, grad: View, x: View, windows: Windows, indices: View) -> View:
     """Each place of the input looks for the windows that it may be the greatest of."""
     _check(x, windows)
     size, step, pad = windows.kernel, windows.stride, windows.padding

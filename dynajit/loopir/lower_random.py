@@ -15,7 +15,7 @@ from dynajit.loopir import nodes, philox
 from dynajit.loopir.build import apply, convert, rounded
 from dynajit.loopir.builder import Builder, affine, dense_stride
 from dynajit.loopir.index import Index, contiguous_strides, linearise
-from dynajit.loopir.nodes import Extern, Number, Scalar, Source, Value, const
+from dynajit.loopir.nodes import Extern, Number, Scalar, StoredTensor, View, const
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ _ALIGNED = 16
 
 
 @lowering(aten.native_dropout.default)
-def _native_dropout(build: Builder, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
+def _native_dropout(build: Builder, x: View, p: float, train: bool | None) -> tuple[View, View]:
     out, device = build.out[0], build.program.device
     numel = _numel(out)
     if train is False or not 0 < p < 1 or not _lies_as(x, out) or not _begins_aligned(build, x):
@@ -53,31 +53,31 @@ def _native_dropout(build: Builder, x: Value, p: float, train: bool | None) -> t
 
 
 @lowering(aten.rand.default)
-def _rand(build: Builder, size: Any, **options: Any) -> Value:
+def _rand(build: Builder, size: Any, **options: Any) -> View:
     return _uniform_below_one(build)
 
 
 @lowering(aten.rand_like.default)
-def _rand_like(build: Builder, x: Value, **options: Any) -> Value:
+def _rand_like(build: Builder, x: View, **options: Any) -> View:
     return _uniform_below_one(build)
 
 
 @lowering(aten.uniform.default)
-def _uniform(build: Builder, x: Value, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Value:
+def _uniform(build: Builder, x: View, low: float = 0.0, high: float = 1.0, generator: Any = None) -> View:
     if generator is not None or (low, high) != (0, 1):
         raise NotLowered("bounds that torch's kernel computes with in ways of the compiler's choice")
     return _uniform_below_one(build)
 
 
 @lowering(aten.bernoulli.p)
-def _bernoulli(build: Builder, x: Value, p: float = 0.5, generator: Any = None) -> Value:
+def _bernoulli(build: Builder, x: View, p: float = 0.5, generator: Any = None) -> View:
     if generator is not None or isinstance(p, bool) or not isinstance(p, (int, float)):
         raise NotLowered("a generator of the program's own")
     below = const(rounded(p, torch.float32), torch.float32)
     return _one_each(build, lambda drawn: apply("lt", drawn, below))
 
 
-def _uniform_below_one(build: Builder) -> Value:
+def _uniform_below_one(build: Builder) -> View:
     """From 0 on, and below 1: torch's kernels make 0 of what is 1 when it is rounded to the dtype."""
     dtype = build.out.dtype
     zero, one = const(0.0, torch.float32), const(1.0, torch.float32)
@@ -89,7 +89,7 @@ def _uniform_below_one(build: Builder) -> Value:
     return _one_each(build, body)
 
 
-def _one_each(build: Builder, body: Callable[[Scalar], Scalar]) -> Value:
+def _one_each(build: Builder, body: Callable[[Scalar], Scalar]) -> View:
     """`body` of the first number that a thread of its own draws for each element, of no more than there are threads."""
     out = build.out
     numel = _numel(out)
@@ -137,7 +137,7 @@ def _draw(build: Builder, numel: int, vector: int) -> Callable[[Index], Scalar]:
     return at
 
 
-def _lies_as(x: Value, out: Any) -> bool:
+def _lies_as(x: View, out: Any) -> bool:
     """Does what eager has for `x` lie in memory as the result does, without holes?"""
     if x.dtype is not out.dtype or tuple(out.stride()) != dense_stride(out) or x.shape != tuple(out.shape):
         return False
@@ -146,11 +146,11 @@ def _lies_as(x: Value, out: Any) -> bool:
     return all(a == b for size, a, b in zip(x.shape, stride, out.stride(), strict=True) if size != 1)
 
 
-def _begins_aligned(build: Builder, x: Value) -> bool:
+def _begins_aligned(build: Builder, x: View) -> bool:
     """Is it known that eager's `x` begins at a multiple of 16 bytes? Memory from torch's allocator does; a program's
     inputs and what a call gives of its arguments may begin anywhere."""
     root = x.root
-    if isinstance(root, Source):
+    if isinstance(root, StoredTensor):
         fresh = (item for item in build.program.items if isinstance(item, Extern) and not item.aliases)
         if not any(root in item.results for item in fresh):
             return False

@@ -17,7 +17,7 @@ import torch
 from dynajit.loopir.build import apply, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import contiguous_strides, linearise
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Scalar, View, position
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import is_symbolic
@@ -27,14 +27,14 @@ aten = torch.ops.aten
 Dims = Sequence[int] | int | None
 
 
-def _dims(dims: Dims, x: Value) -> list[int]:
+def _dims(dims: Dims, x: View) -> list[int]:
     rank = len(x.shape)
     if dims is None or (not isinstance(dims, int) and not dims):
         return list(range(rank))
     return [dims] if isinstance(dims, int) else list(dims)
 
 
-def count_of(x: Value, dims: Sequence[int]) -> int:
+def count_of(x: View, dims: Sequence[int]) -> int:
     """How many elements there are along these dimensions."""
     total = 1
     for dim in {dim % len(x.shape) for dim in dims} if x.shape else ():
@@ -42,7 +42,7 @@ def count_of(x: Value, dims: Sequence[int]) -> int:
     return total
 
 
-def _reduced(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> Value:
+def _reduced(build: Builder, kind: str, x: View, dims: Dims, keepdim: bool) -> View:
     dtype = compute_dtype(check_dtype(build.out.dtype))
     if dtype is torch.bool:
         raise NotLowered
@@ -51,19 +51,19 @@ def _reduced(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> 
 
 def _register_total(kind: str, of_dims: Any) -> None:
     @lowering(of_dims)
-    def along(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
+    def along(build: Builder, x: View, dims: Dims, keepdim: bool = False, dtype: Any = None) -> View:
         return build.as_result(_reduced(build, kind, _rounded(build, x), dims, keepdim))
 
     @lowering(getattr(aten, kind).default)
-    def whole(build: Builder, x: Value, dtype: Any = None) -> Value:
+    def whole(build: Builder, x: View, dtype: Any = None) -> View:
         return build.as_result(_reduced(build, kind, _rounded(build, x), None, False))
 
     @lowering(getattr(aten, f"cum{kind}").default)
-    def running(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    def running(build: Builder, x: View, dim: int, dtype: Any = None) -> View:
         return _scan(build, kind, x, dim)
 
 
-def _rounded(build: Builder, x: Value) -> Value:
+def _rounded(build: Builder, x: View) -> View:
     """What eager adds up or multiplies where the result is to be bfloat16 or float16: numbers of that dtype."""
     dtype = build.out.dtype
     return build.map(lambda a: a, x, dtype=dtype) if dtype in LOW_PRECISION and x.dtype is not dtype else x
@@ -74,21 +74,21 @@ _register_total("prod", aten.prod.dim_int)
 
 
 @lowering(aten.mean.dim)
-def _mean_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
+def _mean_dims(build: Builder, x: View, dims: Dims, keepdim: bool = False, dtype: Any = None) -> View:
     total = _reduced(build, "sum", x, dims, keepdim)
     count = count_of(x, _dims(dims, x))
     return build.elementwise(lambda a: apply("div", a, like(count, a)), total, dtype=total.dtype)
 
 
 @lowering(aten.mean.default)
-def _mean_all(build: Builder, x: Value, dtype: Any = None) -> Value:
+def _mean_all(build: Builder, x: View, dtype: Any = None) -> View:
     return _mean_dims(build, x, None)
 
 
 # ---- places of extremes
 
 
-def _place_of(build: Builder, x: Value, extreme: Value, dims: Sequence[int], keepdim: bool) -> Value:
+def _place_of(build: Builder, x: View, extreme: View, dims: Sequence[int], keepdim: bool) -> View:
     """The first place along `dims` where x is its extreme (kept dimensions), or not a number."""
     narrow = torch.int32 if count_of(x, dims) < 1 << 31 else torch.int64
     sizes = [x.shape[dim] for dim in dims]
@@ -107,7 +107,7 @@ def _place_of(build: Builder, x: Value, extreme: Value, dims: Sequence[int], kee
     return build.map(lambda a: a, found, dtype=torch.int64)
 
 
-def _with_place(build: Builder, kind: str, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
+def _with_place(build: Builder, kind: str, x: View, dim: int, keepdim: bool) -> tuple[View, View]:
     if not all(type(size) is int for size in x.shape):
         raise NotLowered
     values, indices = build.out
@@ -120,7 +120,7 @@ def _with_place(build: Builder, kind: str, x: Value, dim: int, keepdim: bool) ->
     return build.as_result(build.reshape(kept, tuple(values.shape)), values), build.as_result(places, indices)
 
 
-def _arg(build: Builder, kind: str, x: Value, dim: int | None, keepdim: bool) -> Value:
+def _arg(build: Builder, kind: str, x: View, dim: int | None, keepdim: bool) -> View:
     if not x.shape or not all(type(size) is int for size in x.shape):
         raise NotLowered
     dims = list(range(len(x.shape))) if dim is None else [dim % len(x.shape)]
@@ -132,19 +132,19 @@ def _register_extreme(kind: str, truth: Any) -> None:
     packet = getattr(aten, kind)
 
     @lowering(getattr(aten, f"a{kind}").default, packet.default)
-    def extreme(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    def extreme(build: Builder, x: View, dims: Dims = None, keepdim: bool = False) -> View:
         return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, check_dtype(x.dtype)))
 
     @lowering(packet.dim)
-    def with_place(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    def with_place(build: Builder, x: View, dim: int, keepdim: bool = False) -> tuple[View, View]:
         return _with_place(build, kind, x, dim, keepdim)
 
     @lowering(getattr(aten, f"arg{kind}").default)
-    def place(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    def place(build: Builder, x: View, dim: int | None = None, keepdim: bool = False) -> View:
         return _arg(build, kind, x, dim, keepdim)
 
     @lowering(truth.dim, truth.dims, truth.default)
-    def of_truth(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    def of_truth(build: Builder, x: View, dims: Dims = None, keepdim: bool = False) -> View:
         if build.out.dtype is not torch.bool:
             raise NotLowered  # uint8 gives uint8
         return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, torch.bool))
@@ -155,7 +155,7 @@ _register_extreme("min", aten.all)
 
 
 @lowering(aten.aminmax.default)
-def _aminmax(build: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+def _aminmax(build: Builder, x: View, *, dim: int | None = None, keepdim: bool = False) -> tuple[View, View]:
     least, greatest = (
         build.as_result(build.reshape(reduced, tuple(out.shape)), out)
         for reduced, out in (
@@ -169,7 +169,7 @@ def _aminmax(build: Builder, x: Value, *, dim: int | None = None, keepdim: bool 
 # ---- running sums and products
 
 
-def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
+def _scan(build: Builder, kind: str, x: View, dim: int) -> View:
     dtype = check_dtype(build.out.dtype)
     if dtype is torch.bool:
         raise NotLowered
@@ -190,7 +190,7 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
 # ---- variance and normalisations
 
 
-def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> tuple[Value, Value]:
+def _mean_and_squares(build: Builder, x: View, dims: Sequence[int], dtype: torch.dtype) -> tuple[View, View]:
     """Mean, and sum of squared distances to it, with the reduced dimensions kept."""
     if build.program.device.type == "cuda":
         mean, squares = (build.reduce(kind, x, dims, True, dtype) for kind in MOMENTS)
@@ -203,8 +203,8 @@ def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torc
 
 
 def _variance(
-    build: Builder, x: Value, dims: Dims, correction: Number | None, root: bool, with_mean: bool = False
-) -> tuple[Value, Value]:
+    build: Builder, x: View, dims: Dims, correction: Number | None, root: bool, with_mean: bool = False
+) -> tuple[View, View]:
     """The variance, or its root, and the mean, with the reduced dimensions kept."""
     if not x.dtype.is_floating_point:
         raise NotLowered
@@ -228,7 +228,7 @@ def _variance(
     return build.map(result, squares, dtype=dtype), mean
 
 
-def _none_after_infinity(build: Builder, x: Value, mean: Value, dims: Sequence[int]) -> Value:
+def _none_after_infinity(build: Builder, x: View, mean: View, dims: Sequence[int]) -> View:
     """Eager's kernel moves its mean from element to element, so that it is no number after one that is infinite."""
     reduced = {dim % len(x.shape) for dim in dims} if x.shape else set()
     zero = number(0, mean.dtype)
@@ -248,15 +248,15 @@ def _none_after_infinity(build: Builder, x: Value, mean: Value, dims: Sequence[i
 def _register_variance(name: str, root: bool) -> None:
     @lowering(getattr(aten, name).correction)
     def alone(
-        build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
-    ) -> Value:
+        build: Builder, x: View, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+    ) -> View:
         variance, _ = _variance(build, x, dims, correction, root)
         return build.as_result(build.reshape(variance, tuple(build.out.shape)))
 
     @lowering(getattr(aten, f"{name}_mean").correction)
     def with_mean(
-        build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
-    ) -> tuple[Value, Value]:
+        build: Builder, x: View, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+    ) -> tuple[View, View]:
         found = _variance(build, x, dims, correction, root, True)
         first, second = (
             build.as_result(build.reshape(value, tuple(out.shape)), out)
@@ -271,8 +271,8 @@ _register_variance("std", True)
 
 @lowering(aten.native_layer_norm.default)
 def _native_layer_norm(
-    build: Builder, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
-) -> tuple[Value, Value, Value]:
+    build: Builder, x: View, normalized_shape: Sequence[int], weight: View | None, bias: View | None, eps: float
+) -> tuple[View, View, View]:
     dtype = compute_dtype(check_dtype(x.dtype))
     dims = list(range(len(x.shape) - len(normalized_shape), len(x.shape)))
     count = count_of(x, dims)
@@ -297,13 +297,13 @@ def _native_layer_norm(
 
 
 @lowering(aten._softmax.default)
-def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def _softmax(build: Builder, x: View, dim: int, half_to_float: bool) -> View:
     exponentials, total = _exponentials(build, x, dim)[1:]
     return build.elementwise(lambda e, s: apply("ratio", e, s), exponentials, total, dtype=total.dtype)
 
 
 @lowering(aten._safe_softmax.default)
-def _safe_softmax(build: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+def _safe_softmax(build: Builder, x: View, dim: int, dtype: torch.dtype | None = None) -> View:
     greatest, exponentials, total = _exponentials(build, x, dim, "max")
 
     def body(e: Scalar, s: Scalar, m: Scalar) -> Scalar:
@@ -313,13 +313,13 @@ def _safe_softmax(build: Builder, x: Value, dim: int, dtype: torch.dtype | None 
 
 
 @lowering(aten._log_softmax.default)
-def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+def _log_softmax(build: Builder, x: View, dim: int, half_to_float: bool) -> View:
     greatest, _, total = _exponentials(build, x, dim)
     shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=total.dtype)
     return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=total.dtype)
 
 
-def _exponentials(build: Builder, x: Value, dim: int, kind: str = "peak") -> tuple[Value, Value, Value]:
+def _exponentials(build: Builder, x: View, dim: int, kind: str = "peak") -> tuple[View, View, View]:
     """The greatest of x, the exponentials of x minus that, and their sum along `dim`, which is NaN if one of x is."""
     if not x.dtype.is_floating_point:
         raise NotLowered
@@ -332,7 +332,7 @@ def _exponentials(build: Builder, x: Value, dim: int, kind: str = "peak") -> tup
 
 
 @lowering(aten._softmax_backward_data.default)
-def _softmax_backward(build: Builder, grad: Value, output: Value, dim: int, input_dtype: torch.dtype) -> Value:
+def _softmax_backward(build: Builder, grad: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
     dtype = compute_dtype(check_dtype(output.dtype))
     weighted = build.map(lambda g, y: apply("mul", g, y), grad, output, dtype=dtype)
     total = build.reduce("sum", weighted, [dim] if output.shape else [], True, dtype)
@@ -340,7 +340,7 @@ def _softmax_backward(build: Builder, grad: Value, output: Value, dim: int, inpu
 
 
 @lowering(aten._log_softmax_backward_data.default)
-def _log_softmax_backward(build: Builder, grad: Value, output: Value, dim: int, input_dtype: torch.dtype) -> Value:
+def _log_softmax_backward(build: Builder, grad: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
     dtype = compute_dtype(check_dtype(output.dtype))
     total = build.reduce("sum", grad, [dim] if output.shape else [], True, dtype)
     return build.elementwise(

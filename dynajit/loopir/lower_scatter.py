@@ -20,7 +20,7 @@ from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
 from dynajit.loopir.index import Index, constant, contiguous_strides
 from dynajit.loopir.lower_index import indexed, place
 from dynajit.loopir.lower_segments import segment_sums
-from dynajit.loopir.nodes import Const, Pointwise, Scalar, Value, position
+from dynajit.loopir.nodes import Const, Pointwise, Scalar, View, position
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.op_facts import LOW_PRECISION
 
@@ -51,11 +51,11 @@ def _check(build: Builder, kind: str, ordered: bool = False) -> torch.dtype:
 def _changed(
     build: Builder,
     kind: str,
-    x: Value | None,
+    x: View | None,
     domain: Sequence[int],
     at: Callable[[Axes], Sequence[Index | Scalar]],
     body: Body,
-) -> Value:
+) -> View:
     """The op's result: `x` (None: zeros) with `body` at the places `at` for each point of the domain."""
     dtype = _check(build, kind)
     shape = tuple(build.out.shape)
@@ -73,13 +73,13 @@ def _changed(
 
 
 def _along(
-    build: Builder, kind: str, x: Value | None, dim: int, index: Value, source: Value | Number, whole: bool = False
-) -> Value:
+    build: Builder, kind: str, x: View | None, dim: int, index: View, source: View | Number, whole: bool = False
+) -> View:
     """`source` at the places of `index` along `dim`. `index` has an element for each one of it, or is one-dimensional
     (`whole`) and says where whole slices go."""
     shape = tuple(build.out.shape)
     dtype = _check(build, kind)
-    if not shape or not index.shape or (isinstance(source, Value) and len(source.shape) != len(shape)):
+    if not shape or not index.shape or (isinstance(source, View) and len(source.shape) != len(shape)):
         raise NotLowered
     dim %= len(shape)
     domain = (*shape[:dim], index.shape[0], *shape[dim + 1 :]) if whole else index.shape
@@ -90,20 +90,20 @@ def _along(
         return where
 
     def body(axes: Axes) -> Scalar:
-        return build.element(source, axes) if isinstance(source, Value) else number(source, dtype)
+        return build.element(source, axes) if isinstance(source, View) else number(source, dtype)
 
     if not whole and kind in ("set", "sum") and _one_of_each_row(x, shape, dim, index):
         return _chosen(build, kind, x, dim, index, body)
     return _changed(build, kind, x, domain, at, body)
 
 
-def _one_of_each_row(x: Value | None, shape: Sequence[int], dim: int, index: Value) -> bool:
+def _one_of_each_row(x: View | None, shape: Sequence[int], dim: int, index: View) -> bool:
     """Whether one element of each row along `dim` is written, over a number that is the same everywhere."""
     filled = x is None or (isinstance(x.root, Pointwise) and isinstance(x.root.body, Const))
     return filled and tuple(index.shape) == (*shape[:dim], 1, *shape[dim + 1 :])
 
 
-def _chosen(build: Builder, kind: str, x: Value | None, dim: int, index: Value, body: Body) -> Value:
+def _chosen(build: Builder, kind: str, x: View | None, dim: int, index: View, body: Body) -> View:
     """The result as a choice by element, which what reads it computes for itself: nothing has to be filled first."""
     dtype = build.out.dtype
     size = build.out.shape[dim]
@@ -122,26 +122,26 @@ def _chosen(build: Builder, kind: str, x: Value | None, dim: int, index: Value, 
 
 
 @lowering(aten.scatter_add.default)
-def _scatter_add(build: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+def _scatter_add(build: Builder, x: View, dim: int, index: View, source: View) -> View:
     return _along(build, "sum", x, dim, index, source)
 
 
 @lowering(aten.scatter.src, aten.scatter.value)
-def _scatter(build: Builder, x: Value, dim: int, index: Value, source: Value | Number) -> Value:
+def _scatter(build: Builder, x: View, dim: int, index: View, source: View | Number) -> View:
     return _along(build, "set", x, dim, index, source)
 
 
 @lowering(aten.scatter_reduce.two)
 def _scatter_reduce(
-    build: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
-) -> Value:
+    build: Builder, x: View, dim: int, index: View, source: View, reduce: str, *, include_self: bool = True
+) -> View:
     if not include_self or reduce not in _KINDS:
         raise NotLowered
     return _along(build, _KINDS[reduce], x, dim, index, source)
 
 
 @lowering(aten.index_add.default)
-def _index_add(build: Builder, x: Value, dim: int, index: Value, source: Value, *, alpha: Number = 1) -> Value:
+def _index_add(build: Builder, x: View, dim: int, index: View, source: View, *, alpha: Number = 1) -> View:
     if alpha != 1:
         dtype = _check(build, "sum")
         source = build.map(lambda a: apply("mul", a, number(alpha, dtype)), source, dtype=dtype)
@@ -152,14 +152,12 @@ def _index_add(build: Builder, x: Value, dim: int, index: Value, source: Value, 
 
 
 @lowering(aten.index_copy.default)
-def _index_copy(build: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+def _index_copy(build: Builder, x: View, dim: int, index: View, source: View) -> View:
     return _along(build, "set", x, dim, index, source, whole=True)
 
 
 @lowering(aten.index_put.default, aten._unsafe_index_put.default)
-def _index_put(
-    build: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
-) -> Value:
+def _index_put(build: Builder, x: View, indices: Sequence[View | None], values: View, accumulate: bool = False) -> View:
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if len(given) == 1 and given[0][1].dtype is torch.bool:
         return _masked_put(build, x, *given[0], values, accumulate)
@@ -174,7 +172,7 @@ def _index_put(
     return _changed(build, "sum" if accumulate else "set", x, domain, at, lambda axes: build.element(values, axes))
 
 
-def _masked_put(build: Builder, x: Value, first: int, mask: Value, values: Value, accumulate: bool) -> Value:
+def _masked_put(build: Builder, x: View, first: int, mask: View, values: View, accumulate: bool) -> View:
     """The mask stands for the dimensions from `first` on: a choice by element where all of its places get the same."""
     last = first + len(mask.shape)
     place_of_count = len(values.shape) - (len(x.shape) - last) - 1
@@ -195,8 +193,8 @@ def _masked_put(build: Builder, x: Value, first: int, mask: Value, values: Value
 
 @lowering(aten.embedding_dense_backward.default)
 def _embedding_backward(
-    build: Builder, grad: Value, index: Value, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> Value:
+    build: Builder, grad: View, index: View, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> View:
     if scale_grad_by_freq:
         raise NotLowered
     dtype = _check(build, "sum", ordered=True)
@@ -214,7 +212,7 @@ def _embedding_backward(
     return _changed(build, "sum", None, grad.shape, at, body)
 
 
-def max_pool_backward(build: Builder, grad: Value, indices: Value) -> Value:
+def max_pool_backward(build: Builder, grad: View, indices: View) -> View:
     """The gradient of max pooling, from the number of each window's greatest place in its plane.
 
     The places of a plane are one dimension of the result; they lie in memory in the order of their numbers."""

@@ -21,7 +21,7 @@ from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
 from dynajit.loopir.fetched import Place, fetched_through
 from dynajit.loopir.index import Index, constant, contiguous_strides, linearise, unravel
 from dynajit.loopir.lower_index import place
-from dynajit.loopir.nodes import Scalar, Value
+from dynajit.loopir.nodes import Scalar, View
 from dynajit.loopir.registry import NotLowered
 from dynajit.op_facts import LOW_PRECISION, compute_dtype
 
@@ -33,8 +33,8 @@ MOSTLY_EMPTY = 4
 
 
 def segment_sums(
-    build: Builder, x: Value, indices: Sequence[Value | None], values: Value, first: int, within: str = "wrapped"
-) -> Value:
+    build: Builder, x: View, indices: Sequence[View | None], values: View, first: int, within: str = "wrapped"
+) -> View:
     """`x` with the values added where the indices say. The dimensions that tensors of indices share begin at `first` of
     the values. `within`: what indices may be, as for `lower_index.place`."""
     dtype = check_dtype(build.out.dtype)
@@ -73,8 +73,8 @@ def segment_sums(
 
 
 def _order(
-    build: Builder, given: dict[int, Value], shared: Sequence[int], places: Sequence[int], within: str
-) -> tuple[Value, Value]:
+    build: Builder, given: dict[int, View], shared: Sequence[int], places: Sequence[int], within: str
+) -> tuple[View, View]:
     """The numbers of the index's elements in the order of the places that they name, and where in it each place's own
     begin; there is one more place after the last."""
     names = tuple((value.root, value.position, value.shape) for value in given.values())
@@ -95,7 +95,7 @@ def _order(
 
 
 def _place(
-    build: Builder, given: dict[int, Value], axes: Axes, places: Sequence[int], total: int, within: str
+    build: Builder, given: dict[int, View], axes: Axes, places: Sequence[int], total: int, within: str
 ) -> Scalar:
     """The number of the place that the indices at the axes name, in as few bits as do: sorting goes by bits."""
     at = number(0, torch.int64)

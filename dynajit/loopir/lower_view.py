@@ -12,7 +12,7 @@ import torch
 
 from dynajit.loopir.builder import Builder, position_at
 from dynajit.loopir.index import Index, constant
-from dynajit.loopir.nodes import Value, axes_for
+from dynajit.loopir.nodes import View, axes_for
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import begin_of_slice, index_from_start
 
@@ -20,21 +20,21 @@ aten = torch.ops.aten
 
 
 @lowering(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
-def _view(build: Builder, x: Value, size: Sequence[int], stride: Any = None) -> Value:
+def _view(build: Builder, x: View, size: Sequence[int], stride: Any = None) -> View:
     return build.reshape(x, tuple(build.out.shape))
 
 
 @lowering(aten.alias.default, aten.detach.default)
-def _alias(build: Builder, x: Value) -> Value:
+def _alias(build: Builder, x: View) -> View:
     return x
 
 
 @lowering(aten.permute.default)
-def _permute(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+def _permute(build: Builder, x: View, dims: Sequence[int]) -> View:
     return permuted(build, x, dims)
 
 
-def permuted(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+def permuted(build: Builder, x: View, dims: Sequence[int]) -> View:
     """New dimension i is the old dimension dims[i]."""
     rank = len(x.shape)
     order = [dim % rank for dim in dims]
@@ -43,7 +43,7 @@ def permuted(build: Builder, x: Value, dims: Sequence[int]) -> Value:
 
 
 @lowering(aten.transpose.int)
-def _transpose(build: Builder, x: Value, first: int, second: int) -> Value:
+def _transpose(build: Builder, x: View, first: int, second: int) -> View:
     rank = len(x.shape)
     if not rank:
         return x
@@ -53,18 +53,18 @@ def _transpose(build: Builder, x: Value, first: int, second: int) -> Value:
 
 
 @lowering(aten.t.default)
-def _t(build: Builder, x: Value) -> Value:
+def _t(build: Builder, x: View) -> View:
     return permuted(build, x, (1, 0)) if len(x.shape) == 2 else x
 
 
 @lowering(aten.unsqueeze.default)
-def _unsqueeze(build: Builder, x: Value, dim: int) -> Value:
+def _unsqueeze(build: Builder, x: View, dim: int) -> View:
     at = dim % (len(x.shape) + 1)
     return build.view(x, build.out.shape, lambda axes: [*axes[:at], *axes[at + 1 :]])
 
 
 @lowering(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(build: Builder, x: Value, dims: Any = None) -> Value:
+def _squeeze(build: Builder, x: View, dims: Any = None) -> View:
     rank = len(x.shape)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {dim % rank for dim in chosen if x.shape[dim] == 1} if rank else set()
@@ -77,15 +77,15 @@ def _squeeze(build: Builder, x: Value, dims: Any = None) -> Value:
 
 
 @lowering(aten.expand.default)
-def _expand(build: Builder, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
+def _expand(build: Builder, x: View, size: Sequence[int], implicit: bool = False) -> View:
     shape = tuple(build.out.shape)
-    return Value(x.root, position_at(x, axes_for(shape)), shape)
+    return View(x.root, position_at(x, axes_for(shape)), shape)
 
 
 @lowering(aten.slice.Tensor)
 def _slice(
-    build: Builder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Value:
+    build: Builder, x: View, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> View:
     dim %= len(x.shape)
     size = x.shape[dim]
     _check_told(x, dim, build.out.shape[dim])
@@ -95,7 +95,7 @@ def _slice(
     )
 
 
-def _check_told(x: Value, dim: int, *sizes: int) -> None:
+def _check_told(x: View, dim: int, *sizes: int) -> None:
     """Where a place along a dimension of one element lies in memory is not kept: a view of one or none would have no
     stride there, and be copied."""
     if x.shape[dim] == 1 and any(type(size) is not int for size in sizes):
@@ -103,13 +103,13 @@ def _check_told(x: Value, dim: int, *sizes: int) -> None:
 
 
 @lowering(aten.select.int)
-def _select(build: Builder, x: Value, dim: int, index: int) -> Value:
+def _select(build: Builder, x: View, dim: int, index: int) -> View:
     dim %= len(x.shape)
     at = constant(index_from_start(index, x.shape[dim]))
     return build.view(x, build.out.shape, lambda axes: [*axes[:dim], at, *axes[dim:]])
 
 
-def _pieces(build: Builder, x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
+def _pieces(build: Builder, x: View, sizes: Sequence[int], dim: int) -> tuple[View, ...]:
     _check_told(x, dim, *sizes)
     pieces = []
     begin = 0
@@ -117,29 +117,29 @@ def _pieces(build: Builder, x: Value, sizes: Sequence[int], dim: int) -> tuple[V
         shape = [size if i == dim else old for i, old in enumerate(x.shape)]
         axes = list(axes_for(shape))
         axes[dim] += begin
-        pieces.append(Value(x.root, position_at(x, axes), tuple(shape)))
+        pieces.append(View(x.root, position_at(x, axes), tuple(shape)))
         begin += size
     return tuple(pieces)
 
 
 @lowering(aten.split.Tensor, aten.split_with_sizes.default)
-def _split(build: Builder, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...]:
+def _split(build: Builder, x: View, sizes: Any, dim: int = 0) -> tuple[View, ...]:
     dim %= len(x.shape)
     return _pieces(build, x, [fake.shape[dim] for fake in build.out], dim)
 
 
 @lowering(aten.unbind.int)
-def _unbind(build: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
+def _unbind(build: Builder, x: View, dim: int = 0) -> tuple[View, ...]:
     dim %= len(x.shape)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     axes = axes_for(shape)
     return tuple(
-        Value(x.root, position_at(x, (*axes[:dim], constant(i), *axes[dim:])), shape) for i in range(x.shape[dim])
+        View(x.root, position_at(x, (*axes[:dim], constant(i), *axes[dim:])), shape) for i in range(x.shape[dim])
     )
 
 
 @lowering(aten.flip.default)
-def _flip(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+def _flip(build: Builder, x: View, dims: Sequence[int]) -> View:
     if not x.shape:
         raise NotLowered
     turned = {dim % len(x.shape) for dim in dims}
@@ -153,7 +153,7 @@ def _flip(build: Builder, x: Value, dims: Sequence[int]) -> Value:
 
 
 @lowering(aten.unfold.default)
-def _unfold(build: Builder, x: Value, dimension: int, size: int, step: int) -> Value:
+def _unfold(build: Builder, x: View, dimension: int, size: int, step: int) -> View:
     if not x.shape:
         return build.view(x, build.out.shape, lambda axes: [])
     dim = dimension % len(x.shape)
@@ -163,7 +163,7 @@ def _unfold(build: Builder, x: Value, dimension: int, size: int, step: int) -> V
     )
 
 
-def diagonal(build: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+def diagonal(build: Builder, x: View, offset: int = 0, dim1: int = 0, dim2: int = 1) -> View:
     """The diagonal of two dimensions, as the last."""
     first, second = dim1 % len(x.shape), dim2 % len(x.shape)
 

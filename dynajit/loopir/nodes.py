@@ -1,10 +1,10 @@
 """The nodes of the loop IR. All are immutable; scalar nodes are interned, so equal expressions are one object.
 
 In:  the lowerings build them.
-Out: `Program`: tensors and extern calls, in the graph's order. Tensors are in memory (`Source`), or computed element by
-     element from others (`Pointwise`, `Reduction`), or others changed at places that values say (`Scatter`). A computed
-     tensor's body is a scalar expression over its axes: what one element is. Where and when elements are computed and
-     which are stored is the schedule's business.
+Out: `Program`: tensors and extern calls, in the graph's order. Tensors are in memory (`StoredTensor`), or computed
+     element by element from others (`Pointwise`, `Reduction`), or others changed at places that values say (`Scatter`).
+     A computed tensor's body is a scalar expression over its axes: what one element is. Where and when elements are
+     computed and which are stored is the schedule's business.
 
 The grammar of scalar expressions (checked by `verify.py`):
 
@@ -64,7 +64,7 @@ class Tensor:
         return self.name
 
 
-class Source(Tensor):
+class StoredTensor(Tensor):
     """A tensor in memory: a graph input, a constant, a result of an extern call."""
 
     __slots__ = ("device",)
@@ -83,7 +83,7 @@ class Source(Tensor):
         self.device = device
 
 
-class Number(Source):
+class Number(StoredTensor):
     """An int64, or the bits of a float64, that the host knows when the plan runs: kernels are given it, not where it
     lies."""
 
@@ -197,7 +197,7 @@ class Fetch(Op):
 
 
 @dataclass(slots=True)
-class Value:
+class View:
     """What an fx node that is a tensor stands for: `root` seen through a view; element at `axes` is root's at
     `position`. `stride` is what eager's tensor has, where that is known: positions don't tell those of dimensions of
     size 1, which the user sees all the same."""
@@ -249,12 +249,12 @@ class SizedFake:
 
 @dataclass(slots=True)
 class Extern:
-    """A call through the dispatcher. Arguments are as in the fx graph with `Value`s in place of nodes."""
+    """A call through the dispatcher. Arguments are as in the fx graph with `View`s in place of nodes."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: tuple[Source | str | None, ...]
+    results: tuple[StoredTensor | str | None, ...]
     single: bool
     order: int
     origin: Origin
@@ -274,7 +274,7 @@ class Program:
     name: str
     inputs: tuple[str, ...]
     device: torch.device = CPU  # of every computed tensor
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, StoredTensor] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     items: list[Tensor | Extern] = field(default_factory=list)
     outputs: tuple[Any, ...] = ()

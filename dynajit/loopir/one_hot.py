@@ -13,10 +13,10 @@ import torch
 
 from dynajit.loopir.build import apply, like, select
 from dynajit.loopir.index import Index, axes_of
-from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Scalar, Value, axis_of, indices_of, scalars_in
+from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Scalar, View, axis_of, indices_of, scalars_in
 
 
-def only_element(x: Value, dim: int) -> Scalar | None:
+def only_element(x: View, dim: int) -> Scalar | None:
     """The sum of `x` along `dim`, at the axes of `x`; None where it has to be added up."""
     tensor = x.root
     if not x.whole or not isinstance(tensor, Pointwise) or not tensor.dtype.is_floating_point:

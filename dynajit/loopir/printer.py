@@ -22,7 +22,7 @@ from dynajit.loopir.nodes import (
     Scan,
     Scatter,
     Tensor,
-    Value,
+    View,
 )
 from dynajit.report.shown import dtype_name
 
@@ -76,7 +76,7 @@ def _call_text(call: Extern) -> str:
 
 
 def _argument_text(value: Any) -> str:
-    if isinstance(value, Value):
+    if isinstance(value, View):
         if value.whole:
             return value.root.name
         return f"{value.root.name}[{', '.join(map(repr, value.position))}]"

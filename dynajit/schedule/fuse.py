@@ -32,9 +32,9 @@ from dynajit.loopir.nodes import (
     Scan,
     Scatter,
     Shape,
-    Source,
+    StoredTensor,
     Tensor,
-    Value,
+    View,
     axis_of,
     domain_of,
     expressions_of,
@@ -174,9 +174,9 @@ def row_of(full: Index, shape: Shape, outer: Sequence[bool]) -> Index:
     return linearise([index for index, _ in kept], contiguous_strides([size for _, size in kept]))
 
 
-def values_in(tree: Any) -> Iterator[Value]:
-    """The `Value`s in the arguments of an extern call."""
-    return (leaf for leaf in leaves_in(tree) if isinstance(leaf, Value))
+def values_in(tree: Any) -> Iterator[View]:
+    """The `View`s in the arguments of an extern call."""
+    return (leaf for leaf in leaves_in(tree) if isinstance(leaf, View))
 
 
 def read_by_call(extern: Extern) -> set[Tensor]:
@@ -373,8 +373,8 @@ class _Fusion:
     def _add_call(self, extern: Extern, calls: list[Call]) -> Call:
         call = Call(extern, first=extern.order, last=extern.order)
         for leaf in leaves_in((extern.args, extern.kwargs)):
-            if isinstance(leaf, (Value, NameRef)):
-                self._depend(call, leaf.root if isinstance(leaf, Value) else leaf.name)
+            if isinstance(leaf, (View, NameRef)):
+                self._depend(call, leaf.root if isinstance(leaf, View) else leaf.name)
         if extern.barrier:
             call.before.update(self.units)
         for other in reversed(calls):
@@ -638,7 +638,7 @@ def _is_sum(item: Tensor) -> bool:
 
 
 def _updates_input(item: Tensor) -> bool:
-    return isinstance(item, Scatter) and isinstance(item.base, Source)
+    return isinstance(item, Scatter) and isinstance(item.base, StoredTensor)
 
 
 def _scalars_of(item: Tensor) -> Iterator[Scalar]:
@@ -718,10 +718,10 @@ def _copies(units: list[Unit], device: torch.device) -> list[tuple[Call, Tensor,
         if not isinstance(call, Call) or str(call.extern.target) != "aten.copy_.default" or not call.extern.mutates:
             continue
         target, value = call.extern.args[:2]
-        if isinstance(value, Value) and target.whole and value.whole:
+        if isinstance(value, View) and target.whole and value.whole:
             source, into = value.root, target.root
             same = (source.shape, source.stride, source.dtype) == (into.shape, into.stride, into.dtype)
-            there = isinstance(into, Source) and into.device == device
+            there = isinstance(into, StoredTensor) and into.device == device
             if same and there and isinstance(source, (Pointwise, Reduction)):
                 found.append((call, source, into))
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dynajit.loopir.nodes import Pointwise, Reduction, Source, Tensor, Value, axes_for
+from dynajit.loopir.nodes import Pointwise, Reduction, StoredTensor, Tensor, View, axes_for
 from dynajit.schedule.fuse import ALONE, Call, Group, Schedule, read_by_call
 from dynajit.schedule.in_place import shared
 from dynajit.schedule.pieces import SHORTEST_LOOP
@@ -27,8 +27,8 @@ class Joined:
     and where its first element lies; `computed`: those of them that kernels store there."""
 
     call: Call
-    memory: Source
-    pieces: list[Value]
+    memory: StoredTensor
+    pieces: list[View]
     places: list[tuple[tuple[int, ...], int]]
     computed: dict[Tensor, int]  # -> the number of the piece
 
@@ -75,10 +75,14 @@ def place_pieces(schedule: Schedule, kept: Set[Tensor]) -> list[Joined]:
 def _joined(call: Call) -> Joined | None:
     """A stack or concatenation, with nothing computed in place yet."""
     target, args, results = call.extern.target, call.extern.args, call.extern.results
-    if target not in (aten.stack.default, aten.cat.default) or call.extern.kwargs or not isinstance(results[0], Source):
+    if (
+        target not in (aten.stack.default, aten.cat.default)
+        or call.extern.kwargs
+        or not isinstance(results[0], StoredTensor)
+    ):
         return None
     memory, pieces = results[0], list(args[0])
-    if not all(isinstance(piece, Value) for piece in pieces):
+    if not all(isinstance(piece, View) for piece in pieces):
         return None
     sizes = (*memory.shape, *(size for piece in pieces for size in piece.shape))
     if not all(type(size) is int for size in (*sizes, *memory.stride)):
@@ -98,7 +102,7 @@ def _joined(call: Call) -> Joined | None:
     return Joined(call, memory, pieces, places, {})
 
 
-def _strides(piece: Value, stride: tuple[int, ...]) -> tuple[int, ...] | None:
+def _strides(piece: View, stride: tuple[int, ...]) -> tuple[int, ...] | None:
     """Those of the tensor that the piece is a view of, where it lies with these; None where it is not all of it, or no
     longer runs along memory."""
     root = piece.root

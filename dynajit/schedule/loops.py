@@ -46,7 +46,7 @@ from dynajit.loopir.nodes import (
     Scan,
     Scatter,
     Shape,
-    Source,
+    StoredTensor,
     Tensor,
     axis_of,
     domain_of,
@@ -202,7 +202,7 @@ class Kernel:
         return any(isinstance(node, Op) and node.name in CHECKS for node in self.scalars())
 
 
-NO_PARTS: Mapping[Tensor, tuple[Source, int]] = {}
+NO_PARTS: Mapping[Tensor, tuple[StoredTensor, int]] = {}
 
 
 def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU) -> Kernel:
@@ -290,7 +290,7 @@ class _Draft:
         sizes: Shape,
         kinds: tuple[bool, ...],
         target: KernelTarget,
-        parts: Mapping[Tensor, tuple[Source, int]] = NO_PARTS,
+        parts: Mapping[Tensor, tuple[StoredTensor, int]] = NO_PARTS,
     ) -> None:
         self.group = group
         self.parts = parts
@@ -535,7 +535,7 @@ class _Draft:
         self.addresses[even] = None
         return even, uneven
 
-    def parts_read(self) -> dict[Tensor, tuple[Source, int]]:
+    def parts_read(self) -> dict[Tensor, tuple[StoredTensor, int]]:
         """The tensors of which the kernel reads nothing before some element: their memory from there on, and where."""
         starts: dict[Tensor, int] = {}
         other = {member.base for member in self.group.members if isinstance(member, Scatter)}
@@ -544,7 +544,7 @@ class _Draft:
                 other.add(node.tensor)
             elif isinstance(node, Load):
                 starts[node.tensor] = min(node.address.low, starts.get(node.tensor, node.address.low))
-        parts: dict[Tensor, tuple[Source, int]] = {}
+        parts: dict[Tensor, tuple[StoredTensor, int]] = {}
         for tensor, least in starts.items():
             length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
             same = not self.group.piece and tensor not in self.group.common
@@ -553,10 +553,13 @@ class _Draft:
             unit = max(1, PART_BYTES // tensor.dtype.itemsize)
             start = least // unit * unit
             if start > 0 and length * tensor.dtype.itemsize > MIN_BYTES:
-                device = tensor.device if isinstance(tensor, Source) else torch.device(self.target.name)
+                device = tensor.device if isinstance(tensor, StoredTensor) else torch.device(self.target.name)
                 shape = (length - start,)
                 name = f"{tensor.name}_from{start}"
-                parts[tensor] = Source(name, shape, (1,), tensor.dtype, tensor.order, tensor.origin, device), start
+                parts[tensor] = (
+                    StoredTensor(name, shape, (1,), tensor.dtype, tensor.order, tensor.origin, device),
+                    start,
+                )
         return parts
 
     # ---- axes

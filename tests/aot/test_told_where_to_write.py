@@ -87,4 +87,4 @@ OF_ONE_DTYPE: dict[str, Callable[..., Any]] = {
 def test_out_of_another_dtype_than_the_result(name: str, dtype: torch.dtype) -> None:
     function = (OF_ONE_DTYPE | WRITING)[name]
     out = torch.zeros_like(function(MATRIX, None), dtype=dtype)
-    assert_same(function, MATRIX, out, backend="aot_eager")
+    assert_same(function, MATRIX, out, backend="aot_eager", graphs=None)  # eager mode raises for some dtypes

@@ -27,7 +27,7 @@ from dynajit.loopir.nodes import (
     Scan,
     Scatter,
     Tensor,
-    Value,
+    View,
     axes_for,
     axis_of,
 )
@@ -74,9 +74,9 @@ class _Interpreter:
                 self.names[name if isinstance(name, str) else name.name] = value
 
     def _argument(self, tree: Any) -> Any:
-        return map_leaves(self._tensor, tree, (Value, NameRef))
+        return map_leaves(self._tensor, tree, (View, NameRef))
 
-    def _tensor(self, value: Value | NameRef) -> Any:
+    def _tensor(self, value: View | NameRef) -> Any:
         if isinstance(value, NameRef):
             return self.names[value.name]
         # an axis that the position does not have is one along which nothing changes
@@ -173,7 +173,7 @@ class _Interpreter:
         return found[tuple(where)] if where else found
 
 
-def _axes(value: Value) -> list[tuple[Index, int]]:
+def _axes(value: View) -> list[tuple[Index, int]]:
     return list(zip(axes_for(value.shape), value.shape, strict=True))
 
 

@@ -23,7 +23,7 @@ from dynajit.loopir.nodes import (
     Reduction,
     Scalar,
     Scatter,
-    Source,
+    StoredTensor,
     Tensor,
     axis_of,
     expressions_of,
@@ -50,7 +50,7 @@ def _results(program: Program) -> set[Tensor]:
         for item in program.items
         if isinstance(item, Extern)
         for result in item.results
-        if isinstance(result, Source)
+        if isinstance(result, StoredTensor)
     }
 
 
@@ -75,7 +75,7 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
     if isinstance(tensor, Scatter):
         base = tensor.base
         _require(tensor.kind in REDUCTIONS or tensor.kind == "set", tensor, f"kind {tensor.kind!r}")
-        made = isinstance(base, (Pointwise, Scatter, Source))
+        made = isinstance(base, (Pointwise, Scatter, StoredTensor))
         _require(base in known and made, tensor, f"base {base.name}")
         _require((base.shape, base.dtype) == (tensor.shape, tensor.dtype), tensor, "is not what its base is")
         _require(len(tensor.at) == len(tensor.shape), tensor, "as many places as dimensions")

@@ -15,7 +15,7 @@ from dynajit.codegen.plan import Buffer, BufferRef, ExternStep, Plan
 from dynajit.codegen.triton.generate import Launches
 from dynajit.codegen.triton.printer import PrintedTriton
 from dynajit.config import config
-from dynajit.loopir.nodes import Origin, Source
+from dynajit.loopir.nodes import Origin, StoredTensor
 from dynajit.report import logs
 from dynajit.runtime import autotune, cuda_graphs, gpu, triton_compiler
 
@@ -72,7 +72,7 @@ def test_no_memory_to_time_with(
     machine: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first way is taken, and timing is tried again by the next process."""
-    tensor = Source("x", (1 << 19,), (1,), torch.float32, 0, Origin("", ""), GPU)
+    tensor = StoredTensor("x", (1 << 19,), (1,), torch.float32, 0, Origin("", ""), GPU)
     ways = [Launches([PrintedTriton(f"way {n}", (tensor,), (tensor,), 8, 4)], []) for n in range(2)]
     tried: list[Any] = []
 

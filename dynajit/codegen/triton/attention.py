@@ -24,7 +24,7 @@ from dynajit.codegen.triton.printer import PrintedTriton
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides
-from dynajit.loopir.nodes import Extern, Shape, Source, Tensor, Value
+from dynajit.loopir.nodes import Extern, Shape, StoredTensor, Tensor, View
 from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
@@ -68,7 +68,7 @@ class _Attention:
     value: _Operand
     bias: _Operand | None
     scale: float
-    out: Source
+    out: StoredTensor
     averages: bool  # what a row gives all of whose keys are masked: the average of the values, or zeros
 
     @property
@@ -90,9 +90,11 @@ def launches_of(extern: Extern, read: frozenset[Tensor], device: torch.device) -
     if parts == 1:
         return Launches([_function(found, part, 1, [])], [])
 
-    def between(what: str, shape: Shape) -> Source:
+    def between(what: str, shape: Shape) -> StoredTensor:
         strides = contiguous_strides(shape)
-        return Source(f"{found.out.name}_{what}", shape, strides, torch.float32, extern.order, extern.origin, device)
+        return StoredTensor(
+            f"{found.out.name}_{what}", shape, strides, torch.float32, extern.order, extern.origin, device
+        )
 
     places = (heads * parts, ROWS)
     partial = [
@@ -106,7 +108,7 @@ def launches_of(extern: Extern, read: frozenset[Tensor], device: torch.device) -
 def _attention_of(extern: Extern, read: frozenset[Tensor]) -> _Attention | None:
     names = _CALLS.get(extern.target)
     out = extern.results[0] if names else None
-    if names is None or not isinstance(out, Source) or read.intersection(_tensors(extern.results[1:])):
+    if names is None or not isinstance(out, StoredTensor) or read.intersection(_tensors(extern.results[1:])):
         return None
     given = {**dict(zip(names, extern.args, strict=False)), **extern.kwargs}
     if any(given.get(name) for name in ("dropout_p", "is_causal", "return_debug_mask")):
@@ -148,7 +150,7 @@ def _tensors(results: Any) -> list[Tensor]:
 
 def _operand(value: Any, shape: Shape | None = None) -> _Operand | None:
     """Where the tensor lies, broadcast to the shape; None for what is none of four dimensions."""
-    if not isinstance(value, Value):
+    if not isinstance(value, View):
         return None
     layout, missing = affine(value), 4 - len(value.shape)
     shape = value.shape if shape is None else shape
@@ -179,16 +181,16 @@ class _Text:
         """The number of a row's head of queries."""
         return f"(head * {self.group} + row // {self.rows})"
 
-    def of_row(self, operand: _Operand | Source, start: int = 0) -> str:
+    def of_row(self, operand: _Operand | StoredTensor, start: int = 0) -> str:
         """Where the rows of queries, or what belongs to them, begin."""
         a, b, c, _ = operand.stride
         return f"{start} + batch * {a} + {self.head_of_row()} * {b} + row % {self.rows} * {c}"
 
 
-def _function(found: _Attention, part: int, parts: int, partial: list[Source]) -> PrintedTriton:
+def _function(found: _Attention, part: int, parts: int, partial: list[StoredTensor]) -> PrintedTriton:
     """The attention to one part of the keys."""
     text, keys = _Text(found), found.key.shape[2]
-    written: tuple[Source, ...] = tuple(partial) or (found.out,)
+    written: tuple[StoredTensor, ...] = tuple(partial) or (found.out,)
     tensors = tuple(dict.fromkeys((*(operand.tensor for operand in found.operands), *written)))
     names = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
     query, key, value = (names[operand.tensor] for operand in found.operands[:3])
@@ -258,7 +260,7 @@ def _mask(*conditions: str) -> str:
     return f", {text}, other=0.0" if text else ""
 
 
-def _combination(found: _Attention, parts: int, partial: list[Source]) -> PrintedTriton:
+def _combination(found: _Attention, parts: int, partial: list[StoredTensor]) -> PrintedTriton:
     """The parts of one row: their sums, weighted by how far each greatest score is from the greatest of all."""
     text = _Text(found)
     tensors = (*partial, found.out)

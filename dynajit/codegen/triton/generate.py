@@ -17,7 +17,7 @@ from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
 from dynajit.loopir.build import apply, convert, like, select
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
-from dynajit.loopir.nodes import Reduction, Scalar, Source, Tensor, scalars_in
+from dynajit.loopir.nodes import Reduction, Scalar, StoredTensor, Tensor, scalars_in
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
@@ -29,7 +29,7 @@ class Launches:
     """Functions in order, and tensors in memory that only they use; `call` is made first, by a library."""
 
     printed: list[PrintedTriton]
-    between: list[Source]
+    between: list[StoredTensor]
     call: Product | None = None
 
 
@@ -42,9 +42,9 @@ def launches(kernel: Kernel, cut: Tile, device: torch.device) -> Launches:
         rows *= outer.size
     shape = (cut.pieces, rows)
 
-    def pieces_of(reduction: Reduction, what: str) -> Source:
+    def pieces_of(reduction: Reduction, what: str) -> StoredTensor:
         strides, name = contiguous_strides(shape), f"{reduction.name}_{what}"
-        return Source(name, shape, strides, reduction.dtype, reduction.order, reduction.origin, device)
+        return StoredTensor(name, shape, strides, reduction.dtype, reduction.order, reduction.origin, device)
 
     reductions = kernel.sections[0].reductions
     partial = {reduction: pieces_of(reduction, "pieces") for reduction, _ in reductions if reduction.kind != "mean"}
@@ -59,9 +59,9 @@ def launches(kernel: Kernel, cut: Tile, device: torch.device) -> Launches:
 
 def _combining(
     kernel: Kernel,
-    partial: Mapping[Reduction, Source],
-    means: Mapping[Scalar, Source],
-    counts: Sequence[Source],
+    partial: Mapping[Reduction, StoredTensor],
+    means: Mapping[Scalar, StoredTensor],
+    counts: Sequence[StoredTensor],
     pieces: int,
     rows: int,
 ) -> Kernel:

@@ -28,7 +28,7 @@ from dynajit.codegen.triton.prologue import TilePrinter
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides, linearise
-from dynajit.loopir.nodes import Extern, Tensor, Value, axes_for, axis_of
+from dynajit.loopir.nodes import Extern, Tensor, View, axes_for, axis_of
 from dynajit.schedule.fuse import Group
 from dynajit.schedule.loops import Kernel, Load, Section, Store, load
 
@@ -144,7 +144,7 @@ def product_of(extern: Extern) -> Product | None:
 
 
 def _sizes_known(extern: Extern) -> bool:
-    shapes = [value.shape for value in (*extern.args, *extern.results) if isinstance(value, (Value, Tensor))]
+    shapes = [value.shape for value in (*extern.args, *extern.results) if isinstance(value, (View, Tensor))]
     return all(type(size) is int for shape in shapes for size in shape)
 
 
@@ -176,7 +176,7 @@ def _for_all(bias: Operand | None, sizes: tuple[int, ...]) -> Operand | None:
     return Operand(bias.tensor, sizes, (*[0] * missing, *stride), bias.offset)
 
 
-def _operand(value: Value) -> Operand | None:
+def _operand(value: View) -> Operand | None:
     layout = affine(value)
     return None if layout is None else Operand(value.root, tuple(value.shape), tuple(layout[0]), layout[1])
 
