@@ -19,6 +19,8 @@ FOLDERS = sorted(p.name for p in (ROOT / "dynajit").iterdir() if p.is_dir() and 
 # Each room of values has a page of its own.
 ROOMS = sorted(f"values/{p.parent.name}" for p in (ROOT / "dynajit" / "values").glob("*/__init__.py"))
 
+NATIVE = ("csrc", "cpp")
+
 # `dynajit/report/logs.py`, `csrc/module.c`, or a bare `logs.py`. py3NN.py is no file's name.
 FILE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|c|cpp|h|md|toml))`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
@@ -29,7 +31,7 @@ EXISTING = (
     {*debug.FILES, "dynajit_bisect.py"}
     | {
         p.name
-        for folder in ("dynajit", "csrc", "tests", "benchmarks", "docs", "tools")
+        for folder in ("dynajit", *NATIVE, "tests", "benchmarks", "docs", "tools")
         for p in (ROOT / folder).rglob("*.*")
     }
     | {p.name for p in ROOT.iterdir()}
@@ -39,7 +41,7 @@ EXISTING = (
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_named_files_exist(page: Path) -> None:
     folder = page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/folders/")
-    home = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
+    home = ROOT / (folder if folder in NATIVE else f"dynajit/{folder}")
     names = {name for name in FILE.findall(page.read_text()) if "3NN" not in name}
     bare = {name for name in names if "/" not in name}
     missing = bare - EXISTING | {name for name in names - bare if not any((at / name).exists() for at in (ROOT, home))}
@@ -61,14 +63,14 @@ def test_named_tests_exist(page: Path) -> None:
 
 def test_the_tour_visits_every_folder() -> None:
     tour = (ROOT / "docs" / "tour.md").read_text()
-    assert [folder for folder in [*FOLDERS, "csrc"] if f"{folder}/" not in tour] == []
+    assert [folder for folder in [*FOLDERS, *NATIVE] if f"{folder}/" not in tour] == []
     assert len(FILE.findall(tour)) > 15
 
 
-@pytest.mark.parametrize("folder", [*FOLDERS, *ROOMS, "csrc"])
+@pytest.mark.parametrize("folder", [*FOLDERS, *ROOMS, *NATIVE])
 def test_every_folder_has_a_page_naming_its_files(folder: str) -> None:
     page = (ROOT / "docs" / "folders" / f"{folder}.md").read_text()
-    source = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
+    source = ROOT / (folder if folder in NATIVE else f"dynajit/{folder}")
     paths = source.glob("*") if folder == "values" else source.rglob("*")
     files = {p.name for p in paths if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
     if folder == "values":
