@@ -398,7 +398,10 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor> &given) const
     };
     for (const Json &relation : state.relations) {
         if (int_of(tree_value(relation, value_of)) == 0) {
-            throw Error("the sizes given do not fit each other as those at export did");
+            throw Error("expected is " + tree_text(relation, [&state](const std::string &name) {
+                            const Symbol &symbol = state.symbols.at(name);
+                            return state.inputs[symbol.leaf].name + ".size(" + std::to_string(symbol.dim) + ")";
+                        }));
         }
     }
     std::vector<at::Tensor> leaves;

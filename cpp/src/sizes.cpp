@@ -504,6 +504,21 @@ Number tree_value(const Json &tree, const ValueOf &value_of)
     return operate(tree.kind(), parts);
 }
 
+std::string tree_text(const Json &tree, const std::function<std::string(const std::string &symbol)> &shown)
+{
+    if (tree.is_text()) {
+        return shown(tree.text());
+    }
+    if (!tree.is_array()) {
+        return tree.is_int() ? std::to_string(tree.integer()) : std::to_string(tree.number());
+    }
+    std::string found = tree.kind() + "(";
+    for (size_t i = 1; i < tree.array().size(); i++) {
+        found += (i != 1 ? ", " : "") + tree_text(tree[i], shown);
+    }
+    return found + ")";
+}
+
 Number text_value(std::string_view text, const ValueOf &value_of)
 {
     return Text(text, value_of).whole_text();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "json.h"
 
@@ -15,6 +16,8 @@ using Number = std::variant<int64_t, double>;
 using ValueOf = std::function<Number(const std::string &symbol)>;
 
 Number tree_value(const Json &tree, const ValueOf &value_of);
+/* The tree for a reader: names of operations, and of symbols as `shown` has them. */
+std::string tree_text(const Json &tree, const std::function<std::string(const std::string &symbol)> &shown);
 Number text_value(std::string_view text, const ValueOf &value_of);
 int64_t int_of(Number number);
 double float_of(Number number);

@@ -247,7 +247,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         before, after = given.stride()[: used[0]], given.stride()[used[-1] + 1 :]
         with self:
             found = list(torch.broadcast_tensors(*found))  # type: ignore[no-untyped-call]
-            if given.device.type != "cpu" and len({places.stride() for places in found}) > 1:
+            if given.device.type != "cpu" and len({str(places.stride()) for places in found}) > 1:
                 found = [places.contiguous() for places in found]
             shape = *[1] * len(before), *found[0].shape, *[1] * len(after)
             operands = [(*before, *[0] * found[0].dim(), *after)]

@@ -316,3 +316,30 @@ def test_an_operator_of_others_is_not_run_while_tracing() -> None:
     compiled(torch.ones(2))
     compiled(torch.ones(2))
     assert seen == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("device", ("cpu", "cuda"))
+def test_items_at_places_of_sizes_that_vary(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a GPU too, which need not be there: nothing is decided about sizes."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    sizes = ShapeEnv()
+    mode = FakeMode(shape_env=sizes)
+
+    def like(real: torch.Tensor) -> torch.Tensor:
+        varying = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * real.dim())
+        shape = mode.from_tensor(real, symbolic_context=varying).shape
+        return torch.ops.aten.empty.memory_format(shape, dtype=real.dtype, device=device)
+
+    def row_major(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.empty.memory_format(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+    monkeypatch.setattr(torch.Tensor, "contiguous", row_major)  # torch's own asks for the device
+    with mode:
+        x, rows = like(torch.randn(7, 9)), like(torch.ones(3, 4).long())
+        steps = (1, rows.shape[0]), (x.shape[1], 1)
+        turned, apart = (torch.empty_strided(rows.shape, each, dtype=rows.dtype, device=device) for each in steps)
+        for places in ([rows], [rows, turned], [rows, apart], [turned, turned], [None, turned]):
+            found = torch.ops.aten.index.Tensor(x, places)
+            assert found.dim() == 4 - sum(at is not None for at in places)
+    assert not sizes.guards
