@@ -71,40 +71,39 @@ private:
         return number();
     }
 
+    /* What is between the brackets, with commas between; `one` reads an item. */
+    template <typename One> void items(std::string_view close, One &&one)
+    {
+        at_++;
+        space();
+        for (bool first = true; !take(close); first = false) {
+            if (!first && !take(",")) {
+                fail();
+            }
+            one();
+            space();
+        }
+    }
+
     Json object(int depth)
     {
         Json::Object found;
-        at_++;
-        space();
-        while (!take("}")) {
-            if (!found.empty() && !take(",")) {
-                fail();
-            }
+        items("}", [&] {
             space();
             std::string name = string();
             space();
             if (!take(":")) {
                 fail();
             }
-            Json one = value(depth + 1);
-            found.emplace_back(std::move(name), std::move(one));
-            space();
-        }
+            found.emplace_back(std::move(name), value(depth + 1));
+        });
         return {std::move(found)};
     }
 
     Json array(int depth)
     {
         Json::Array found;
-        at_++;
-        space();
-        while (!take("]")) {
-            if (!found.empty() && !take(",")) {
-                fail();
-            }
-            found.push_back(value(depth + 1));
-            space();
-        }
+        items("]", [&] { found.push_back(value(depth + 1)); });
         return {std::move(found)};
     }
 

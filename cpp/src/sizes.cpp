@@ -322,7 +322,7 @@ private:
     {
         static const Binary rows[] = {{"==", "eq"}, {"!=", "ne"}, {"<=", "le"}, {">=", "ge"}, {"<", "lt"}, {">", "gt"}};
         Number found = bits();
-        const char *operation = text_.substr(at_, 3).find("<<") == std::string_view::npos ? taken(rows) : nullptr;
+        const char *operation = taken(rows); /* `bits` has taken what begins with << or >> */
         return operation == nullptr ? found : operate(operation, {found, bits()});
     }
 
