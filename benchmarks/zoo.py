@@ -142,7 +142,8 @@ def own() -> Iterator[tuple[str, Make]]:
 
 
 family(varied)
-family(sized)
+if torch.cuda.is_available():
+    family(sized)
 
 
 def zoo() -> dict[str, Make]:
