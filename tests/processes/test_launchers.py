@@ -15,7 +15,7 @@ from remote_servers_for_tests import free_port
 ROOT = Path(__file__).parents[2]
 STEPS = 3
 PROGRAM = f"""
-import os, sys, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import dynajit
 
@@ -38,6 +38,8 @@ def train(rank):
     total = dynajit.compile(lambda x: dist.all_reduce(x) or x)(torch.stack(losses))
     sys.stdout.write(f"rank {{rank}} of {{dist.get_world_size()}}: {{len(losses)}} losses, {{bool(total[0] > 0)}}\\n")
     dist.destroy_process_group()
+    # Gloo's workers may still let go of tensors, which ends a process that is finalizing (pytorch/pytorch#190489).
+    time.sleep(1)
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["spawn"]:
