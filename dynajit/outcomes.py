@@ -29,7 +29,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of an object whose c
 
 @dataclasses.dataclass
 class Outcome:
-    """What a caller can see of one call. `sharing` maps a place to the first one holding the same object or memory."""
+    """What a caller can see of one call. `sharing` maps a place to the first one holding the same object or memory;
+    `settings` are grad mode and default dtype."""
 
     result: Any
     error: tuple[Any, ...] | None
@@ -37,6 +38,7 @@ class Outcome:
     inputs: Any
     sharing: dict[str, str]
     random_state: tuple[bytes, int]
+    settings: tuple[bool, torch.dtype]
 
 
 def compare(
@@ -92,7 +94,8 @@ def run(
     fn: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int, *also: Any
 ) -> Outcome:
     """Call `fn` with the random state of `seed`. `owner` is the uncompiled function; `also` what else the call may
-    change, compared as the arguments are."""
+    change, compared as the arguments are. Grad mode and default dtype are put back."""
+    before = torch.is_grad_enabled(), torch.get_default_dtype()
     torch.manual_seed(seed)
     random.seed(seed)
     stdout = io.StringIO()
@@ -103,9 +106,12 @@ def run(
         except Exception as raised:
             error = _describe(raised)
     state = (torch.get_rng_state().numpy().tobytes(), hash(random.getstate()))
+    settings = torch.is_grad_enabled(), torch.get_default_dtype()
+    torch.set_grad_enabled(before[0])
+    torch.set_default_dtype(before[1])
     inputs = (args, kwargs, owner if isinstance(owner, torch.nn.Module) else getattr(owner, "__self__", None), *also)
     printed = without_addresses(stdout.getvalue())
-    return Outcome(result, error, printed, inputs, sharing_of((inputs, result)), state)
+    return Outcome(result, error, printed, inputs, sharing_of((inputs, result)), state, settings)
 
 
 def without_addresses(text: str) -> str:
@@ -148,7 +154,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(value, torch.nn.Module) and "_hooks" in str(name) and isinstance(item, Mapping):
                 # the keys are counted over the process
                 yield from ((f".{name}[{i}]", hook) for i, hook in enumerate(item.values()))
-            else:
+            elif not str(name).startswith("_dynamo_"):  # torch.compile's marks: `torch.cond` in eager mode leaves some
                 yield f".{name}", item
 
 
@@ -162,6 +168,16 @@ def _has_state(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(
         value, (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
     )
+
+
+def differentiable(result: Any) -> list[torch.Tensor]:
+    """The tensors in a result that gradients can be asked for, each once."""
+    found = {
+        id(value): value
+        for _, value in walk(result, "")
+        if isinstance(value, torch.Tensor) and value.grad_fn is not None
+    }
+    return [*found.values()]
 
 
 def walk(value: Any, where: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:

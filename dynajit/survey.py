@@ -331,19 +331,9 @@ def _called(side: Side, program: Callable[..., Any], number: int, seed: int) -> 
     return _CallOutcome(outcome, _gradients(outcome.result, leaves))
 
 
-def _roots(result: Any) -> list[torch.Tensor]:
-    """The results that gradients can be asked for, each once."""
-    found = {
-        id(value): value
-        for _, value in outcomes.walk(result, "")
-        if isinstance(value, torch.Tensor) and value.grad_fn is not None
-    }
-    return [*found.values()]
-
-
 def _gradients(result: Any, leaves: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Of random sums of the results; the class of the error where a backward pass is refused (the program ran it)."""
-    roots = _roots(result)
+    roots = outcomes.differentiable(result)
     if not roots or not leaves:
         return {}
     try:
@@ -495,7 +485,7 @@ def _caller(side: Side, program: Callable[..., Any], place: int) -> Callable[[],
 
 def _with_backward(run: Callable[[], Any]) -> Callable[[], None]:
     def step() -> None:
-        roots = _roots(run())
+        roots = outcomes.differentiable(run())
         leaves = [root.sum() for root in roots]
         torch.autograd.grad(leaves, _leaves_of(roots), allow_unused=True)
 
@@ -561,7 +551,7 @@ def _bytes_kept(run: Callable[[], Any]) -> int | None:
     result = run()
     _synchronize()
     after = memory.allocated()
-    roots = _roots(result)
+    roots = outcomes.differentiable(result)
     return None if not roots or before is None or after is None else max(0, after - before)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import dynajit
-from dynajit.outcomes import Outcome, compare, copies, run
+from dynajit.outcomes import Outcome, compare, copies, differentiable, run
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
 from dynajit.runtime import memory
@@ -90,6 +90,7 @@ def assert_same(
     breaks: int | None = None,
     recompiles: int | None = None,
     kept: float | None = None,
+    backward: bool = False,
     backend: str | Callable[..., Any] = "eager",
     rtol: float | None = None,
     atol: float | None = None,
@@ -104,8 +105,9 @@ def assert_same(
     to agree: of tensors value, dtype, shape, strides, device, requires_grad, gradient; of exceptions type, message and
     the user's frames. With backend "eager" values agree bit for bit, else within `rtol` and `atol` (torch.testing's
     defaults). `graphs`, `breaks`, `recompiles`: the counts over all calls. `kept`: how many times what eager keeps in
-    results and for backward a last call may keep; the tensors have to be large enough to be told from noise. `options`
-    go to `dynajit.compile`. Returns the report of what was compiled. Raises AssertionError saying which call and place
+    results and for backward a last call may keep; the tensors have to be large enough to be told from noise.
+    `backward`: a backward pass of the sum of its results, which is not compiled, follows each call. `options` go
+    to `dynajit.compile`. Returns the report of what was compiled. Raises AssertionError saying which call and place
     differ.
 
     A call made again, for the third time if it is the first one, compiles nothing: a capture is an AssertionError that
@@ -119,10 +121,11 @@ def assert_same(
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
         compiled_fn = dynajit.compile(compiled_original, backend=backend, **options)
+        sides = [_with_backward(side) if backward else side for side in (eager_fn, compiled_fn)]
 
         def call_both(eager: tuple[Any, Any], compiled: tuple[Any, Any], number: int, where: str) -> None:
-            expected = run(eager_fn, eager_fn, *eager, seed=number)
-            actual = run(compiled_fn, compiled_original, *compiled, seed=number)
+            expected = run(sides[0], eager_fn, *eager, seed=number)
+            actual = run(sides[1], compiled_original, *compiled, seed=number)
             compare(actual, expected, where, exact=exact, rtol=rtol, atol=atol)
 
         for number, (eager, compiled) in enumerate(zip(eager_calls, compiled_calls, strict=True), 1):
@@ -139,6 +142,19 @@ def assert_same(
             _compare_kept((eager_fn, *eager_calls[-1]), (compiled_fn, *compiled_calls[-1]), kept)
     _compare_counts(report, graphs, breaks, recompiles)
     return report
+
+
+def _with_backward(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, followed by a backward pass of the sum of its results."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        roots = differentiable(result)
+        if roots:
+            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+        return result
+
+    return call
 
 
 def _compare_counts(report: ExplainReport, graphs: int | None, breaks: int | None, recompiles: int | None) -> None:

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / folder) for folder in ("tests/programs", "tests/processes", "benchmarks", "")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "tests/programs", "tests/processes", "benchmarks", "")]
 
 import torch  # noqa: E402
-from program_cases import Case, Cases  # noqa: E402
+from cases import Case, Cases  # noqa: E402
 from test_leaks import allocated  # noqa: E402
 
 import dynajit  # noqa: E402
@@ -72,13 +72,13 @@ def growth(call: Callable[..., Any], case: Case, calls: int) -> list[float]:
 def leaks(case: Case, calls: int, backend: str) -> list[float] | None:
     """None if all is level, else the growth for each call beyond eager's."""
     dynajit.reset()
-    fn = copy.deepcopy(case.fn)
+    fn = copy.deepcopy(case.program())
     options = {key: value for key, value in case.options.items() if key in ("dynamic", "fullgraph")}
     found = growth(dynajit.compile(fn, backend=backend, **options), case, calls)
     if is_level(found, calls):
         return None
     # the program itself may keep something, or the run came across a cache that grows once
-    eager = growth(case.fn, case, calls)
+    eager = growth(case.program(), case, calls)
     beyond = [
         mine - theirs
         for mine, theirs in zip(growth(dynajit.compile(fn, backend=backend), case, calls), eager, strict=True)

@@ -62,8 +62,8 @@ def programs(pattern: str, every: int, families: int) -> Iterator[tuple[str, Any
 def run_case(case: Any) -> None:
     """Two calls of a program, compared with eager's."""
     kwargs = case.options.get("kwargs")
-    eager, expected, _ = outcomes.copies(case.fn, case.args, kwargs, (), 2)
-    original, actual, _ = outcomes.copies(case.fn, case.args, kwargs, (), 2)
+    eager, expected, _ = outcomes.copies(case.program(), case.args, kwargs, (), 2)
+    original, actual, _ = outcomes.copies(case.program(), case.args, kwargs, (), 2)
     others = {name: case.options[name] for name in ("dynamic", "fullgraph") if name in case.options}
     compiled = dynajit.compile(original, **others)
     for number, (there, here) in enumerate(zip(expected, actual, strict=True), 1):

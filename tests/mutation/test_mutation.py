@@ -24,12 +24,12 @@ import pytest
 import torch
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "programs", HERE.parent / "torch_features"):
+for folder in (HERE, HERE.parent, HERE.parent / "programs", HERE.parent / "torch_features"):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
+from cases import Cases  # noqa: E402
 from mutations import KINDS, mutations, nothing  # noqa: E402
-from program_cases import Cases  # noqa: E402
 
 import dynajit  # noqa: E402
 from dynajit import outcomes  # noqa: E402
@@ -64,7 +64,7 @@ def count_of(case: Any, kinds: tuple[str, ...] = tuple(KINDS)) -> int:
 
 def fresh(case: Any) -> tuple[Any, list[Any], list[Any]]:
     """The program, its arguments, and equal ones."""
-    fn, calls, rounds = outcomes.copies(case.fn, case.args, case.options.get("kwargs"), (), 2)
+    fn, calls, rounds = outcomes.copies(case.program(), case.args, case.options.get("kwargs"), (), 2)
     return fn, list(calls[0][0]), list(rounds[0][0][0])
 
 
@@ -133,7 +133,7 @@ def trial(case: Any, number: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str 
 
 
 def usable(case: Any) -> bool:
-    fits = isinstance(case.fn, (types.FunctionType, types.MethodType, torch.nn.Module))
+    fits = isinstance(case.program(), (types.FunctionType, types.MethodType, torch.nn.Module))
     return fits and not case.options.get("kwargs")
 
 

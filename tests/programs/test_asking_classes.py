@@ -5,9 +5,11 @@
 import abc
 import gc
 import inspect
+from typing import Any
 
 import pytest
 import torch
+from cases import same
 
 import dynajit
 from dynajit.testing import assert_same
@@ -173,3 +175,58 @@ def test_classes_in_a_list_are_none_to_isinstance():
             return x + 1, str(error), isinstance(1, (str, (int | None,))), issubclass(bool, int | str)
 
     assert_same(program, torch.ones(2), graphs=1, breaks=0)
+
+
+def test_a_super_object_in_a_class() -> None:
+    class Base:
+        def name(self) -> str:
+            return "base"
+
+    class Derived(Base):
+        above: Any
+
+        def name(self) -> str:
+            return "derived " + self.above.name()
+
+    Derived.above = super(Derived)
+
+    def program() -> str:
+        return Derived().name()
+
+    assert same(program) == "derived base"
+
+
+class _NoArguments:
+    def none() -> Any:  # type: ignore[misc]
+        return super().none
+
+    def starred(*args: Any) -> Any:
+        return super()
+
+    def caught(**named: Any) -> str:
+        try:
+            super()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+
+@pytest.mark.parametrize("name", ["none", "starred", "caught"])
+def test_super_without_arguments(name: str) -> None:
+    assert_same(getattr(_NoArguments, name))
+
+
+def test_super_of_a_class_alone() -> None:
+    class Base:
+        def value(self, x: Any) -> Any:
+            return x + 1
+
+    class Derived(Base):
+        def value(self, x: Any) -> Any:
+            return self.__super.value(x) * 2  # type: ignore[attr-defined]
+
+        def prepare(self, x: Any) -> Any:
+            Derived._Derived__super = super(Derived)  # type: ignore[attr-defined]
+            return self.value(x)
+
+    assert_same(lambda x: Derived().prepare(x), torch.ones(3))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 import dynajit
@@ -416,6 +416,39 @@ def test_iterators_over_what_the_program_changed_before_a_break() -> None:
         compiled: Any = dynajit.compile(program, backend="eager")
         for _ in range(3):
             compare(compiled(x, make()), program(x, make()))
+
+
+@cases(x)
+def unpacking_errors(x: Tensor) -> Any:
+    texts = []
+    for values in ([1], [1, 2, 3], 5, "abc", {1: 2, 3: 4}):
+        try:
+            a, b = values  # type: ignore[misc]
+            texts.append((a, b))
+        except (ValueError, TypeError) as error:
+            texts.append(str(error))
+        try:
+            a, *b, c = values  # type: ignore[misc]
+            texts.append((a, b, c))
+        except (ValueError, TypeError) as error:
+            texts.append(str(error))
+    return texts, x + 1
+
+
+@cases(x, [1, 2, 3], graphs=2, breaks=0)
+def changing_while_iterating(x: Tensor, items: list[int]) -> Any:
+    d, log = {"a": 1}, []
+    try:
+        for key in d:
+            d["b"] = 2
+    except RuntimeError as error:
+        log.append(str(error))
+    for item in items[:]:
+        items.remove(item)
+    it = iter([1, 2, 3])
+    for a in it:
+        log.append((a, next(it, None)))
+    return log, items, x + 1
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 x = torch.arange(6.0).reshape(2, 3)
@@ -592,6 +592,39 @@ def truth_that_raises(x: Tensor, flag: Any) -> Any:
     except ValueError as error:
         return x + 1, str(error)
     return x + 2
+
+
+@cases(x)
+def exception_scoping(x: Tensor) -> Any:
+    log = []
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        kept = error
+    try:
+        error  # noqa: B018, F821
+    except NameError as missing:
+        log.append(str(missing))
+    try:
+        try:
+            1 / 0
+        finally:
+            log.append("cleanup")
+    except ZeroDivisionError as error:
+        log.append(type(error.__context__).__name__)
+    return log, kept.args, x + 1
+
+
+@cases(x)
+def exception_groups(x: Tensor) -> Any:
+    log = []
+    try:
+        raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
+    except* ValueError as group:
+        log.append(len(group.exceptions))
+    except* KeyError:
+        log.append("key")
+    return log, x + 1
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

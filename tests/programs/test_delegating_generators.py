@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from cases import Case, Cases
 
-from tests.programs.program_cases import Case, Cases
+import dynajit
 
 cases = Cases()
 x = torch.arange(3.0)
@@ -172,3 +174,33 @@ def a_models_first_parameter(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case) -> None:
     case.check()
+
+
+def test_an_inner_generator_whose_close_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append((args.exc_type, type(args.object))))
+
+    class Broken:
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> int:
+            return 1
+
+        def __getattr__(self, name: str) -> Any:
+            raise ZeroDivisionError
+
+    def outer(x: torch.Tensor) -> Iterator[Any]:
+        dynajit.graph_break()
+        yield from Broken()  # type: ignore[misc]
+
+    def f(x: torch.Tensor) -> Any:
+        made = outer(x)
+        found = next(made)
+        made.close()
+        return x + found
+
+    expected, seen = f(torch.ones(2)), told[:]
+    told.clear()
+    assert dynajit.compile(f, backend="eager")(torch.ones(2)).equal(expected)
+    assert [kind for kind, _ in told] == [kind for kind, _ in seen] == [ZeroDivisionError]

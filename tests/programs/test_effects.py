@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 import dynajit

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import outside
 from torch import Tensor
 
 import dynajit
@@ -182,3 +183,55 @@ def test_an_exception_that_the_caller_handles_is_seen(program: Callable[[Tensor]
     eager = answers(program)
     assert eager[0] is not eager[1] is LookupError
     assert answers(dynajit.compile(program, backend="eager")) == eager
+
+
+def places_of(error: BaseException) -> list[tuple[str, int]]:
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_name, trace.tb_lineno - trace.tb_frame.f_code.co_firstlineno))
+        trace = trace.tb_next
+    return found
+
+
+def caught_inside(fn: Callable[[], Any]) -> list[tuple[str, int]]:
+    try:
+        fn()
+    except Exception as error:
+        return places_of(error)
+    return []
+
+
+def simple() -> None:
+    _ = 1 / 0
+
+
+def raised_again() -> None:
+    try:
+        simple()
+    except TypeError:
+        pass
+
+
+def from_a_handler() -> None:
+    try:
+        simple()
+    except ZeroDivisionError:
+        [].pop()
+
+
+def with_finally() -> None:
+    try:
+        outside()
+    finally:
+        simple()
+
+
+@pytest.mark.parametrize("fn", [simple, raised_again, from_a_handler, with_finally])
+def test_tracebacks_show_the_frames_that_the_exception_went_through(fn: Any) -> None:
+    def program() -> Any:
+        return caught_inside(fn)
+
+    expected = program()
+    compiled = dynajit.compile(program, backend="eager")
+    assert compiled() == compiled() == expected
+    assert [name for name, _ in expected][:2] == ["caught_inside", fn.__name__]

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
+
+import dynajit
 
 x = torch.arange(6.0).reshape(2, 3)
 cases = Cases()
@@ -399,6 +401,86 @@ def cached(n: int) -> int:
 @cases(x)
 def lru_cached(x: Tensor) -> Any:
     return x + cached(3) + cached(3)
+
+
+@cases(x, graphs=1, breaks=1)
+def endless_recursion(x: Tensor) -> Any:
+    def f(n: int) -> int:
+        return f(n + 1)
+
+    try:
+        f(0)
+    except RecursionError:
+        return x + 1
+
+
+@cases(x, graphs=1, breaks=4)
+def star_star_errors(x: Tensor) -> Any:
+    texts = []
+
+    def f(**kw: Any) -> Any:
+        return kw
+
+    for call in (
+        lambda: f(**{"a": 1}, **{"a": 2}),
+        lambda: f(**{1: 2}),
+        lambda: f(*1),
+        lambda: f(**3),
+        lambda: dict(a=1, **{"a": 2}),
+        lambda: [*None],
+        lambda: {**[1]},
+    ):  # type: ignore[arg-type,call-overload,list-item,misc]
+        try:
+            texts.append(call())
+        except TypeError as error:
+            texts.append(str(error))
+    return texts, x + 1
+
+
+@cases(x, iter([1, 2, 3]), repeat=1, graphs=1, breaks=2)
+def iterator_argument(x: Tensor, it: Any) -> Any:
+    return next(it), x + 1, list(it)
+
+
+def test_generator_argument() -> None:
+
+    def program(x: Tensor, g: Any) -> Any:
+        first = next(g)
+        return x + first, sum(g)
+
+    for fn in (program, dynajit.compile(program, backend="eager")):
+        for _ in range(2):
+            result, rest = fn(x, (i for i in (1, 2, 3)))
+            assert torch.equal(result, x + 1) and rest == 5
+
+
+@cases(x)
+def late_binding_and_scopes(x: Tensor) -> Any:
+    fs = [lambda: i for i in range(3)]
+    gs = [lambda i=i: i for i in range(3)]
+    n = 1
+
+    def outer() -> Any:
+        n = 2
+
+        def inner() -> Any:
+            nonlocal n
+            n += 1
+            return n
+
+        return inner(), n
+
+    return [f() for f in fs], [g() for g in gs], outer(), n, (lambda *a, k=3, **kw: (a, k, kw))(1, 2, z=4), x + 1
+
+
+@cases(x)
+def global_statement_in_nested_function(x: Tensor) -> Any:
+    def write() -> None:
+        global corner_global
+        corner_global = 5  # type: ignore[name-defined]
+
+    write()
+    return corner_global, "corner_global" in globals(), x + 1  # type: ignore[name-defined]
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

@@ -5,12 +5,13 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 x = torch.arange(6.0).reshape(2, 3)
@@ -611,6 +612,175 @@ def attributes_that_are_keys_of_a_new_object(t: Tensor) -> Any:
     except KeyError as error:
         keys.error = str(error)
     return keys
+
+
+class Layered(dict):  # type: ignore[type-arg]
+    def __getitem__(self, key: Any) -> Any:
+        return ("layered", super().__getitem__(key))
+
+    def __missing__(self, key: Any) -> Any:
+        return "missing " + str(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key == "magic" or super().__contains__(key)
+
+    def keys(self) -> Any:
+        return ["a"]
+
+
+@cases(x, Layered(a=1, b=2))
+def overriding_dict_subclass(x: Tensor, d: Layered) -> Any:
+    return (
+        d["a"],
+        d["zz"],
+        "magic" in d,
+        d.get("a"),
+        d.get("q"),
+        dict(d),
+        {**d},
+        list(d),
+        len(d),
+        [*d.values()],
+        d.copy(),
+        d == {"a": 1, "b": 2},
+        x + 1,
+    )
+
+
+class ShortList(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, i: Any) -> Any:
+        return "item"
+
+    def __iter__(self) -> Any:
+        return iter(["iterated"])
+
+
+@cases(x, ShortList([1, 2, 3]))
+def overriding_list_subclass(x: Tensor, items: ShortList) -> Any:
+    a, *b = items
+    return a, b, len(items), items[5], list(items), [*items], (1, *items), items[0:2], x + 1
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    extra = 3
+
+    @property
+    def total(self) -> Any:
+        return self.a + self.b
+
+    def __add__(self, other: Any) -> Any:
+        return "added"
+
+
+@cases(x, Named(1, 2))
+def named_tuple_subclass(x: Tensor, n: Named) -> Any:
+    made = Named(x, 2)
+    return (
+        n.total,
+        n.extra,
+        n + (1,),
+        made.total,
+        made + made,
+        n == (1, 2),
+        isinstance(n, tuple),
+        n[0],
+        type(n).__name__,
+    )
+
+
+class Meters(float):
+    unit = "m"
+
+
+class Label(str):
+    def shout(self) -> str:
+        return self.upper() + "!"
+
+
+@cases(x, Meters(2.5), Label("abc"))
+def number_and_string_subclasses(x: Tensor, m: Meters, s: Label) -> Any:
+    return x * m, m.unit, m + 1, s.shout(), s + "d", {s: 1}["abc"], isinstance(s, str), f"{m:.1f}"
+
+
+class Count(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+@cases(x, Count.A | Count.B)
+def flags(x: Tensor, c: Count) -> Any:
+    return c & Count.A, Count.B in c, x * int(c), c == 3, bool(c), ~Count.A & Count.B, c.value
+
+
+@dataclasses.dataclass(slots=True)
+class WithSlots:
+    a: Any
+    b: list[Any] = dataclasses.field(default_factory=list)
+
+
+@cases(x, WithSlots(1), repeat=1)
+def dataclass_with_slots(x: Tensor, d: WithSlots) -> Any:
+    d.a += 1
+    d.b.append(2)
+    made = WithSlots(x + 1)
+    made.b.append(d.a)
+    return d.a, made.a, made.b, made.b is d.b
+
+
+class Temperature:
+    def __get__(self, obj: Any, cls: Any) -> Any:
+        return obj.__dict__.get("_t", 0) if obj is not None else "class"
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        if value == "bad":
+            raise ValueError("bad value")
+        obj.__dict__["_t"] = value
+
+    def __delete__(self, obj: Any) -> None:
+        obj.__dict__.pop("_t")
+
+
+class Room:
+    temperature = Temperature()
+
+    def __init__(self) -> None:
+        self._secret = 1
+
+    @property
+    def deletable(self) -> Any:
+        return self._secret
+
+    @deletable.deleter
+    def deletable(self) -> None:
+        self._secret = 0
+
+
+@cases(x, Room())
+def descriptor_protocol(x: Tensor, room: Room) -> Any:
+    log: list[Any] = [room.temperature, Room.temperature]
+    room.temperature = 5
+    log.append(room.temperature)
+    try:
+        room.temperature = "bad"
+    except ValueError as error:
+        log.append(str(error))
+    del room.temperature
+    del room.deletable
+    try:
+        room.deletable = 1  # type: ignore[misc]
+    except AttributeError as error:
+        log.append(str(error))
+    return log, room.deletable, room.temperature, x + 1
+
+
+@cases(x)
+def weak_references(x: Tensor) -> Any:
+    room = Room()
+    ref = weakref.ref(room)
+    return ref() is room, x + 1
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

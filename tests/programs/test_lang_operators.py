@@ -9,11 +9,12 @@ import functools
 import numbers
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 x = torch.arange(6.0).reshape(2, 3)
@@ -508,6 +509,97 @@ def linked_structures(x: Tensor) -> Any:
         total = total + n.value
         n = n.next
     return total, a, a.next.next is a
+
+
+class Rude:
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __bool__(self) -> bool:
+        if self.what == "bool":
+            raise ValueError("no truth")
+        return True
+
+    def __eq__(self, other: object) -> Any:
+        if self.what == "eq":
+            raise ValueError("no equality")
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        if self.what == "hash":
+            raise ValueError("no hash")
+        return 1
+
+    def __len__(self) -> int:
+        return -1
+
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+@cases(x, graphs=1, breaks=2)
+def rude_objects(x: Tensor) -> Any:
+    texts = []
+    rude = {name: Rude(name) for name in ("bool", "eq", "hash", "other")}
+    for call in (
+        lambda: not rude["bool"],
+        lambda: rude["eq"] == 1,
+        lambda: {rude["hash"]: 1},
+        lambda: len(rude["other"]),
+        lambda: list(rude["other"]),
+        lambda: rude["other"].nope,
+        lambda: 1 in [rude["eq"]],
+        lambda: sorted([rude["other"], rude["other"]]),
+        lambda: hasattr(rude["other"], "nope"),
+        lambda: rude["eq"] != 2,
+        lambda: int(rude["other"]),
+    ):
+        try:
+            texts.append(call())
+        except Exception as error:
+            texts.append((type(error).__name__, str(error)))
+    return texts, x + 1
+
+
+@cases(x, graphs=0, breaks=0)
+def identity_of_small_things(x: Tensor) -> Any:
+    a, b = (1, 2), (1, 2)
+    c: list[Any] = []
+    empty, other, text = (), (), "a"
+    return (
+        empty is other,
+        c is c,
+        c is list(c),
+        None is None,
+        True is True,
+        type(c) is list,
+        a == b,
+        x is x,
+        (x + 1) is (x + 1),
+        text is str("a"),
+    )
+
+
+@cases(x, {"a": [1, {"b": 2}]}, graphs=2, breaks=0)
+def augmented_assignments(x: Tensor, d: Any) -> Any:
+    d["a"][1]["b"] += 5
+    d["a"][0] -= 1
+    d["a"] += [3]
+    d["s"] = d.get("s", "") + "x"
+    n = 7
+    n //= 2
+    n **= 2
+    n <<= 1
+    n |= 1
+    t = (1,)
+    t += (2,)
+    s = "a"
+    s *= 3
+    return d, n, t, s, x + 1
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

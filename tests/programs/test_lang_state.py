@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor, nn
 
 import dynajit
@@ -575,6 +575,15 @@ def validation(x: Tensor) -> Any:
     except ValueError as e:
         return str(e), Validated(2), x + 1
     return None
+
+
+@cases(x)
+def imports_inside(x: Tensor) -> Any:
+    import math
+    import os.path as path
+    from collections import OrderedDict as Ordered
+
+    return math.floor(2.5), path.join("a", "b"), Ordered(a=1), x + 1
 
 
 @pytest.mark.parametrize("case", cases, ids=cases.names)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 x = torch.arange(6.0).reshape(2, 3)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import outside, same
 
 import dynajit
 from dynajit.testing import assert_same
@@ -263,3 +264,42 @@ def test_what_a_container_lets_go_of_dies_before_what_follows(key: str, drop: An
     for call in (program, compiled, compiled):
         told: list[str] = []
         assert call(Holder(make, told, key), told, torch.ones(1))[0] == 1
+
+
+def test_a_bound_method_stays_itself() -> None:
+    class Owner:
+        def method(self) -> None:
+            pass
+
+    def program() -> Any:
+        bound = Owner().method
+        reference = weakref.ref(bound)
+        alive = reference() is bound
+        outside(bound)
+        again = reference()
+        kept = again is bound
+        del bound, again
+        outside()
+        return alive, kept, reference() is None
+
+    assert same(program) == (True, True, True)
+
+
+def test_objects_in_a_container_die_with_it() -> None:
+    class Counted:
+        count = 0
+
+        def __init__(self) -> None:
+            type(self).count += 1
+
+        def __del__(self) -> None:
+            type(self).count -= 1
+
+    def program() -> Any:
+        several = [Counted(), Counted()]
+        before = Counted.count
+        outside()
+        del several
+        return before, Counted.count
+
+    assert same(program) == (2, 0)

@@ -1,12 +1,17 @@
 """A class is given a special method, or loses one, between calls: the answer is never the old one."""
 
+import enum
+import itertools
 import math
 import operator
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from cases import outside, same
 from torch import nn
 
 import dynajit
@@ -158,3 +163,118 @@ def check(make: Callable[[], Any], do: Callable[[Any], Any], name: str, method: 
                 torch.manual_seed(0)
                 compare(outcome(compiled, make()), expected)
         delattr(kind, name)
+
+
+def test_errors_of_getattr_know_the_name_and_the_object() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> Any:
+            outside(name)
+            raise AttributeError("no such thing", 23)
+
+    def program(lazy: Lazy) -> Any:
+        try:
+            return lazy.anything
+        except AttributeError as error:
+            outside()
+            return error.args, error.name, error.obj is lazy
+
+    assert same(program, Lazy())[1:] == ("anything", True)
+
+
+def test_objects_made_here_are_filled_without_their_own_getattribute() -> None:
+    class Proxy:
+        def __init__(self, target: Any) -> None:
+            self._target = target
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "_target":
+                return object.__getattribute__(self, name)
+            return getattr(self._target, name)
+
+    def program() -> Any:
+        proxy = Proxy([1, 2])
+        outside(proxy)
+        return proxy.copy(), isinstance(proxy, list)
+
+    assert same(program) == ([1, 2], True)
+
+
+def test_modules_that_find_their_attributes_themselves() -> None:
+    log = []
+
+    class Watched(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            log.append(name)
+            return types.ModuleType.__getattribute__(self, name)
+
+    def program(module: Any) -> Any:
+        module.number = 12
+        return module.number
+
+    module = Watched("watched")
+    assert same(program, module) == 12
+    assert set(log) == {"number"}
+
+
+def test_members_that_can_not_be_written() -> None:
+    def program(reference: Any) -> Any:
+        try:
+            reference.__callback__ = None
+        except AttributeError as error:
+            return str(error)
+        return "written"
+
+    same(program, weakref.ref(outside, lambda _: None))
+
+
+class Odd(enum.Enum):
+    """Its text can't be made before it is finished."""
+
+    MEMBER = 1
+
+    def __repr__(self) -> str:
+        raise AssertionError("a member's text was asked for")
+
+
+def test_new_as_a_class_method() -> None:
+    class Odd:
+        @classmethod
+        def __new__(cls, *args: Any) -> Any:
+            return args
+
+    def program() -> Any:
+        return Odd(1, 2)
+
+    assert same(program) == (Odd, 1, 2)
+
+
+def test_methods_of_another_class() -> None:
+    class Number(int):
+        __add__ = str.__add__  # type: ignore[assignment]
+
+    def program(number: Number) -> str:
+        try:
+            return str(number + number)
+        except TypeError as error:
+            return str(error)
+
+    same(program, Number(1))
+
+
+def test_an_attribute_of_a_class_written_in_c() -> None:
+    def program() -> Any:
+        try:
+            itertools.count.dynajit_attribute = 1  # type: ignore[attr-defined]
+        except TypeError:
+            return "refused"
+        return "taken"
+
+    assert same(program) == "refused"
+
+
+def test_messages_do_not_run_the_code_of_members() -> None:
+    def program(member: Any) -> Any:
+        member.note = outside(3)
+        return member.note
+
+    assert same(program, Odd.MEMBER) == 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from program_cases import Case, Cases
+from cases import Case, Cases
 from torch import Tensor
 
 from dynajit.testing import assert_same

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from feature_cases import BACKENDS, Case, Cases, leaf, rand
+from cases import BACKENDS, Case, Cases, leaf, rand
 from torch import nn
 
 import dynajit
 
-cases = Cases()
+cases = Cases(backward=True)
 
 
 @cases(rand(3))

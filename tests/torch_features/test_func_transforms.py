@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from feature_cases import BACKENDS, Case, Cases, leaf, rand
+from cases import BACKENDS, Case, Cases, leaf, rand
 from torch import Tensor, nn
 from torch.func import (
     functional_call,
@@ -25,7 +25,7 @@ from torch.func import (
 import dynajit
 from dynajit.testing import assert_same
 
-cases = Cases()
+cases = Cases(backward=True)
 _vm = vmap(lambda a: a.sum())
 
 

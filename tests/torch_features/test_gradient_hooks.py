@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from feature_cases import BACKENDS, Cases, leaf, rand
+from cases import BACKENDS, Cases, leaf, rand
 from torch import nn
 
 import dynajit
 from dynajit.testing import assert_same
 
-cases = Cases()
+cases = Cases(backward=True)
 Tensor = torch.Tensor
 
 
@@ -91,13 +91,13 @@ def of_a_module() -> nn.Module:
     return Scaled()
 
 
-@cases(leaf(3), calls=1)
+@cases(leaf(3), repeat=1)
 def on_a_leaf_from_outside(x: Tensor) -> Tensor:
     x.register_hook(lambda g: g * 3)
     return x * 2
 
 
-@cases(leaf(3), calls=1)
+@cases(leaf(3), repeat=1)
 def after_accumulation(x: Tensor) -> Tensor:
     def halve(tensor: Tensor) -> None:
         tensor.grad.mul_(0.5)
@@ -140,7 +140,7 @@ def of_a_view(x: Tensor) -> Tensor:
     return y
 
 
-@cases(leaf(3), graphs=2, breaks=1, train=False)
+@cases(leaf(3), graphs=2, breaks=1, backward=False)
 def of_another_shape(x: Tensor) -> Tensor:
     y = x * 2
     y.register_hook(lambda g: g.sum())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from feature_cases import BACKENDS, Case, Cases, leaf, rand
+from cases import BACKENDS, Case, Cases, leaf, rand
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from dynajit.testing import assert_same
 
-cases = Cases()
+cases = Cases(backward=True)
 
 
 @cases(rand(3))
@@ -37,7 +37,7 @@ def cond_with_closures_and_structure(x, y):
     return found["a"] + found["b"][0], w
 
 
-@cases(leaf(3), make=False)
+@cases(leaf(3))
 def cond_within_cond(x):
     def inner(a):
         return torch.cond(a.max() > 0.5, lambda b: b * 2, lambda b: b * 3, (a,))
@@ -147,11 +147,11 @@ def test_flex_attention(name: str, backend: str) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return flex_attention(q + 1, k, v, **FLEX[name]).sin()
 
-    q = rand(3, 2, 4, 8)()
-    k, v = rand(3, 2, 6, 8)(), rand(1, 2, 6, 8)().expand(3, 2, 6, 8)
+    q = rand(3, 2, 4, 8)
+    k, v = rand(3, 2, 6, 8), rand(1, 2, 6, 8).expand(3, 2, 6, 8)
     assert_same(attend, q, k, v, graphs=1, breaks=0, backend=backend, rtol=1e-4, atol=1e-5)
     # fewer heads of keys, the heads innermost but one
-    turned = rand(3, 4, 2, 8)().transpose(1, 2)
+    turned = rand(3, 4, 2, 8).transpose(1, 2)
     assert_same(
         lambda q, k: flex_attention(q, k, k, enable_gqa=True), turned, k[:, :1], backend=backend, rtol=1e-4, atol=1e-5
     )
@@ -163,7 +163,7 @@ def test_a_block_mask_is_made_in_the_graph() -> None:
         mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 16, 16, device="cpu")
         return flex_attention(q, q, q, block_mask=mask)
 
-    assert_same(attend, rand(1, 2, 16, 8)(), graphs=1, breaks=0)
+    assert_same(attend, rand(1, 2, 16, 8), graphs=1, breaks=0)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -175,4 +175,4 @@ def test_a_block_mask_of_documents() -> None:
         return flex_attention(q, q, q, block_mask=mask)
 
     by_identity = "each call makes a lambda that is guarded by identity"
-    assert_same(attend, rand(1, 2, 16, 8)(), graphs=1, never_repeats=by_identity)
+    assert_same(attend, rand(1, 2, 16, 8), graphs=1, never_repeats=by_identity)

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch._dynamo
 import torch.utils.checkpoint as checkpointing
-from feature_cases import BACKENDS, Cases, leaf, rand
+from cases import BACKENDS, Cases, leaf, rand
 
 import dynajit
 from dynajit import _C
 from dynajit.testing import CompileCounter, compare
 
-cases = Cases()
+cases = Cases(backward=True)
 Tensor = torch.Tensor
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from feature_cases import BACKENDS, Case, Cases, leaf, rand
+from cases import BACKENDS, Case, Cases, leaf, rand
 
 import dynajit
 
-cases = Cases()
+cases = Cases(backward=True)
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ def inference_false(x):
     return y
 
 
-@cases(lambda: torch.tensor([4, -2, -1, 3]))
+@cases(torch.tensor([4, -2, -1, 3]))
 def inference_writes_by_operators(x):
     with torch.inference_mode():
         x &= 7
@@ -141,7 +141,7 @@ def set_grad_takes_no_int(x, n):
     return y
 
 
-@cases(leaf(3), graphs=2)
+@cases(leaf(3))
 def grad_mode_stays_off(x):
     torch.set_grad_enabled(False)
     return x * 2

@@ -1,12 +1,16 @@
 """Random programs that read, fill and empty lists and deques from outside at their ends, of many lengths and limits."""
 
 import collections
+import contextlib
 import random
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from cases import outside, same
 
 import dynajit
 
@@ -45,3 +49,73 @@ def test_ends(kind: type, seed: int) -> None:
         for _ in range(3):
             numbers = [torch.tensor(float(at)) for at in range(draw.randint(0, 5))]
             assert outcome(compiled, kind(numbers, *limit)) == outcome(fn, kind(numbers, *limit)), (lines, limit)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [iter, lambda d: iter(d.values()), lambda d: iter(d.items()), lambda d: reversed(d), lambda d: reversed(d.keys())],
+)
+def test_an_iterator_at_its_end_holds_nothing(view: Any) -> None:
+    def program() -> Any:
+        died = []
+
+        class Named(dict[int, int]):
+            pass
+
+        held = Named()
+        reference = weakref.ref(held, lambda _: died.append(True))
+        iterator = view(held)
+        del held
+        found = next(iterator, None)
+        outside()
+        return found, died, reference() is None, type(iterator).__name__
+
+    assert same(program)[1] == [True]
+
+
+class Items:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __getitem__(self, index: int) -> int:
+        if index < self.count:
+            return index
+        raise IndexError
+
+
+def test_iterators_by_position_at_their_end() -> None:
+    def program() -> Any:
+        iterator = iter(Items(2))
+        found = list(iterator)
+        outside()
+        return found, list(iterator), type(iterator).__name__
+
+    same(program)
+
+
+def test_iterators_are_no_constants() -> None:
+    def program(code: types.CodeType) -> Any:
+        lines, places = code.co_lines(), code.co_positions()
+        found = [next(lines), next(places)]
+        outside()
+        return found, list(lines)
+
+    same(program, program.__code__)
+
+
+@pytest.mark.parametrize("kind", [list, dict, set])
+def test_an_iterator_at_its_end_lets_its_container_die(kind: type) -> None:
+    def program(kind: type) -> bool:
+        done = False
+
+        class Container(kind):  # type: ignore[misc]
+            def __del__(self) -> None:
+                nonlocal done
+                done = True
+
+        iterator = iter(Container())
+        with contextlib.suppress(StopIteration):
+            next(iterator)
+        return done
+
+    assert same(program, kind) is True

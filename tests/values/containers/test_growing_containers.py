@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cases import outside, same
 
 import dynajit
 from dynajit.testing import CompileCounter
@@ -176,3 +177,44 @@ def test_a_list_that_is_put_behind_itself(kind: type) -> None:
 
     found, last = dynajit.compile(doubled, backend="eager", fullgraph=True)(X)
     assert found == 8 and torch.equal(last, X + 1)
+
+
+def probe(iterator: Iterator[Any]) -> list[Any]:
+    found = []
+    for _ in range(3):
+        try:
+            found.append(next(iterator))
+        except (StopIteration, RuntimeError) as error:
+            found.append(repr(error))
+    return found
+
+
+def grow(container: Any) -> None:
+    if isinstance(container, dict):
+        container[9] = 1
+    else:
+        container.add(9)
+
+
+def iterated_then_grown(make: Callable[[], Any]) -> Any:
+    container = make()
+    iterator = iter(container)
+    first = probe(iterator)
+    grow(container)
+    second = probe(iterator)
+    outside()
+    return first, second, probe(iterator), type(iterator).__name__, sorted(container)
+
+
+def grown_before_the_first(make: Callable[[], Any]) -> Any:
+    container = make()
+    iterator = iter(container)
+    grow(container)
+    return probe(iterator)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4])
+@pytest.mark.parametrize("kind", [dict.fromkeys, set])
+@pytest.mark.parametrize("program", [iterated_then_grown, grown_before_the_first])
+def test_containers_that_grow_while_they_are_iterated(program: Any, kind: Any, size: int) -> None:
+    same(program, lambda: kind(range(size)))

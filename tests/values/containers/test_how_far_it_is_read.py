@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import outside, same
 
 import dynajit
 
@@ -169,3 +170,36 @@ def test_it_is_read_as_far_as_eager_reads_it(reader: str, maker: str) -> None:
         expected = program(torch.zeros(1), items)
         found = dynajit.compile(program, backend="eager")(torch.zeros(1), items)
         assert found == expected, items
+
+
+def test_reversed_ranges_are_iterators_over_ranges() -> None:
+    def program(count: int) -> Any:
+        iterator: Any = reversed(range(count))
+        kind = type(iterator).__name__
+        iterator.__setstate__(1)
+        outside()
+        return kind, list(iterator)
+
+    assert same(program, 4) == ("range_iterator", [2, 1, 0])
+
+
+def test_reversed_reads_items_when_they_are_asked_for() -> None:
+    class Squares:
+        def __init__(self) -> None:
+            self.read: list[int] = []
+
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> int:
+            self.read.append(index)
+            return index * index
+
+    def program(last: int) -> Any:
+        squares = Squares()
+        for square in reversed(squares):
+            if square == last:
+                break
+        return squares.read
+
+    assert same(program, 9) == [4, 3]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import outside, same
 
 import dynajit
 from dynajit.report import records
@@ -104,3 +105,18 @@ def test_all_members_of_a_long_set(kind: type, body: str) -> None:
     counts = _captures(body, kind, changed=False)
     assert not any(counts[2:]), counts
     _captures(body, kind, changed=True)
+
+
+def test_long_containers_are_left_to_python() -> None:
+    """It took minutes: every item was a model of its own, at every call."""
+
+    def program(count: int) -> int:
+        items: collections.deque[int] = collections.deque(range(count))
+        total = 0
+        for _ in range(20):
+            total += items.popleft()
+            items.append(total)
+        outside()
+        return total + items.popleft()
+
+    same(program, 50_000)

@@ -7,6 +7,7 @@ import copy
 from typing import Any
 
 import torch
+from cases import outside
 
 import dynajit
 from dynajit.testing import assert_same
@@ -96,3 +97,18 @@ def test_the_versions_are_those_of_the_modules() -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))
     made = dynajit.compile(lambda: model.state_dict(), backend="eager")()
     assert made._metadata == model.state_dict()._metadata  # type: ignore[attr-defined]
+
+
+def test_attributes_of_an_ordered_dict() -> None:
+    def program(made: Any) -> Any:
+        found = getattr(made, "note", "nothing")
+        copied = collections.OrderedDict(made)
+        copied.note = outside("new")  # type: ignore[attr-defined]
+        return found, list(made), copied, copied.note, hasattr(made, "note")  # type: ignore[attr-defined]
+
+    plain, noted = collections.OrderedDict(a=1), collections.OrderedDict(a=1)
+    noted.note = "kept"  # type: ignore[attr-defined]
+    for given in ((plain, noted), (noted, plain)):
+        dynajit.reset()
+        compiled = dynajit.compile(program, backend="eager")
+        assert [compiled(one) for one in given] == [program(one) for one in given]

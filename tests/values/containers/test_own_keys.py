@@ -376,3 +376,27 @@ def test_tensors_of_one_value_are_different_keys(made: Callable[..., dict[Any, A
         mine, theirs = made(a, b), made(a, b)
         compare((compiled(x, mine), [*mine.values()]), (counted_and_added_to(x, theirs), [*theirs.values()]))
         assert next(iter(mine)) is next(iter(theirs)) or next(iter(mine)) == next(iter(theirs))
+
+
+def test_ids_are_keys_beside_those_of_real_tables() -> None:
+    def visit(x: torch.Tensor, node: Any, seen: Any, order: Any) -> Any:
+        if id(node) in seen:
+            return "again"
+        seen[id(node)] = len(seen)
+        order.add(id(node))
+        found = []
+        for part in node:
+            dynajit.graph_break()
+            found.append(visit(x, part, seen, order))
+        return found, id(node) in seen, id(node) in order, seen[id(node)]
+
+    def f(x: torch.Tensor, node: Any, seen: Any) -> Any:
+        return x + 1, visit(x, node, seen, set()), len(seen)
+
+    node: list[Any] = [[], ()]
+    node[0].append(node)
+    compiled = dynajit.compile(f, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(2), node, {})[1:] == f(torch.ones(2), node, {})[1:]
+        seen = {id(node): 7}
+        assert compiled(torch.ones(2), node, seen)[1:] == f(torch.ones(2), node, seen)[1:]

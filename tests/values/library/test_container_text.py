@@ -1,6 +1,7 @@
 """Texts of containers of numbers that vary: one graph for all of them, and Python's text."""
 
 import logging
+import pprint
 import types
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import CompileCounter, compare
+from dynajit.testing import CompileCounter, assert_same, compare
 
 TEXTS: dict[str, Callable[[torch.Tensor], Any]] = {
     "str of a shape": lambda x: str(x.shape),
@@ -83,3 +84,26 @@ def test_printed_and_logged(capsys: pytest.CaptureFixture[str], caplog: pytest.L
     for n in (4, 6, 9, 11, 5):
         program(torch.ones(n, 3))
     assert (written, records) == (capsys.readouterr().out, logged(caplog))
+
+
+def test_structures_print_that_contain_themselves() -> None:
+    def f(x: torch.Tensor, node: Any) -> Any:
+        return x + 1, pprint.pformat(node), pprint.isrecursive(node)
+
+    node: list[Any] = [1, [2]]
+    node[1].append(node)
+    assert_same(f, torch.ones(2), (3, 4))
+    assert dynajit.compile(f, backend="eager")(torch.ones(2), node)[1:] == f(torch.ones(2), node)[1:]
+
+
+def test_the_text_of_a_module_tells_of_its_loader() -> None:
+    class Loader:
+        pass
+
+    def f(x: torch.Tensor) -> Any:
+        module = types.ModuleType("made")
+        before = repr(module)
+        module.__loader__ = Loader  # type: ignore[assignment]
+        return x + 1, before, repr(module), f"{module}"
+
+    assert_same(f, torch.ones(2), never_repeats="each call makes a module that is guarded by identity")

@@ -6,6 +6,7 @@ the copy, so that one that was not called, or in another order, shows.
 
 import copy
 import itertools
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -112,3 +113,11 @@ _BREAKS = {
 def test_copies_are_made_as_the_class_says(how: Callable[[Any], Any], base: str, features: tuple[str, ...]) -> None:
     known = None if base in ("int", "namespace") or (base, features) in _BREAKS or _BREAKS.intersection(features) else 0
     assert_same(_program(how, base, features), torch.ones(3), breaks=known)
+
+
+def test_copies_of_structured_results_have_all_fields() -> None:
+    def f(x: torch.Tensor, moment: Any) -> Any:
+        shallow, deep = copy.copy(moment), copy.deepcopy(moment)
+        return x + 1, shallow.tm_zone, deep.tm_gmtoff, shallow == moment
+
+    assert_same(f, torch.ones(2), time.struct_time([*range(1, 10), "zone", 3600]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import same
 
 from dynajit.testing import assert_same
 
@@ -50,3 +51,14 @@ def test_operands(template: Any, operand: Callable[[torch.Tensor], Any]) -> None
 
     x = torch.ones(2)
     assert_same(program, x, operand(x))
+
+
+def test_subclasses_of_str_are_formatted_by_their_own_text() -> None:
+    class Text(str):
+        def __str__(self) -> str:
+            return "own text"
+
+    def program(text: Text) -> Any:
+        return "%s|%5.3s" % (text, text), "%s" % text, f"{text}"  # noqa: UP031
+
+    assert same(program, Text("x"))[1] == "own text"

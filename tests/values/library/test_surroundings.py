@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
+import contextlib
 import contextvars
+import io
 import os
+import re
+import sys
 from typing import Any
 
 import pytest
@@ -80,3 +85,59 @@ def test_names_of_variables_that_are_no_texts(monkeypatch: pytest.MonkeyPatch) -
         for name in names[1:]:
             assert not dynajit.explain(program, backend="eager")(*name).frames[0].skipped
     assert_same(lambda x: (x + 1, os.environb[b"DYNAJIT_TEST_NAME"], b"DYNAJIT_NO" in os.environb), x)
+
+
+def test_submodules_are_imported_by_from(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_package").mkdir()
+    (tmp_path / "found_package" / "__init__.py").write_text("")
+    (tmp_path / "found_package" / "inner.py").write_text("value = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program() -> int:
+        import found_package
+        from found_package import inner
+
+        return inner.value + len(found_package.__name__)  # type: ignore[no-any-return]
+
+    try:
+        assert dynajit.compile(program, backend="eager")() == 18
+    finally:
+        for name in ("found_package", "found_package.inner"):
+            sys.modules.pop(name, None)
+
+
+def test_a_builtin_that_is_written_and_then_called() -> None:
+    import builtins
+
+    def replace() -> None:
+        builtins.len = lambda found: 4  # type: ignore[assignment]
+
+    def fn(x: Any) -> Any:
+        kept = builtins.len
+        found = [len(range(7))]
+        replace()
+        try:
+            found.append(len(range(7)))
+        finally:
+            builtins.len = kept
+        return x + found[0], found
+
+    assert_same(fn, torch.ones(3))
+
+
+def test_library_functions_that_print_or_look_at_settings() -> None:
+    def f(x: torch.Tensor) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            calendar.TextCalendar().prweek([(1, 0), (2, 1)], 2)
+            re.compile("a+", re.DEBUG)
+        return x + 1, out.getvalue(), calendar.monthcalendar(2024, 2)
+
+    for first in (calendar.MONDAY, calendar.SUNDAY):
+        calendar.setfirstweekday(first)
+        try:
+            re.purge()
+            expected = f(torch.ones(2))[1:]
+            re.purge()
+            assert dynajit.compile(f, backend="eager")(torch.ones(2))[1:] == expected
+        finally:
+            calendar.setfirstweekday(calendar.MONDAY)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import same
 
 import dynajit
 from dynajit.capture.misses import MANY_OBJECTS
@@ -144,3 +145,15 @@ def test_a_cached_function_that_is_returned_is_functools_own() -> None:
         assert found[:2] == expected[:2]
         assert found[4] == expected[4]
         torch.testing.assert_close(found[2:4], expected[2:4])
+
+
+def test_the_hits_of_a_cache() -> None:
+    def program() -> Any:
+        @functools.lru_cache
+        def cached(number: int) -> int:
+            return number + 1
+
+        found = cached(1) + cached(1) + cached(2)
+        return found, tuple(cached.cache_info())
+
+    assert same(program) == (7, (1, 2, 128, 2))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import same
 from torch import Tensor
 
 import dynajit
@@ -64,3 +65,13 @@ def test_a_change_is_seen(name: str) -> None:
         finally:
             delattr(holder, attribute)
         assert torch.equal(compiled(X), function(X))
+
+
+def test_what_a_state_dict_says_of_versions() -> None:
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+
+    def program() -> Any:
+        found: Any = module.state_dict()
+        return list(found), found._metadata
+
+    assert same(program)[1]["0"] == {"version": 2}

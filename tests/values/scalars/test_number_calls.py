@@ -163,3 +163,12 @@ def test_texts_of_scalars_that_vary(kind: type) -> None:
     numbers = [kind(n * 0.7 + 1) for n in range(1, 8)]
     report = assert_same(shown, X, kind(1), then=[(X, n) for n in numbers], repeat=1, breaks=0)
     assert len(report.recompile_reasons) <= 1
+
+
+@pytest.mark.parametrize("digits", [-3, -1, 0, 2])
+def test_whole_numbers_that_vary_are_rounded(digits: int) -> None:
+    def f(x: torch.Tensor, number: int) -> Any:
+        return x + 1, round(number, digits), round(number + 1, digits), round(number), round(number * 0.5, digits)  # noqa: RUF057
+
+    x = torch.ones(2)
+    assert_same(f, x, 17, then=[(x, value) for value in (25, 1234, -15, 0)])

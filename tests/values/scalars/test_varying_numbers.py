@@ -13,7 +13,7 @@ import torch
 
 import dynajit
 from dynajit.report import records
-from dynajit.testing import CompileCounter, compare
+from dynajit.testing import CompileCounter, assert_same, compare
 
 X = torch.arange(1.0, 4.0)
 
@@ -210,3 +210,10 @@ def test_numpys_numbers_of_several_classes_in_turn() -> None:
         for number in calls:
             compare(compiled(X, number), f(X, number))
     assert len(seen) <= len(kinds) + 1
+
+
+def test_long_numbers_that_a_program_computes_with() -> None:
+    def f(x: torch.Tensor, number: int) -> Any:
+        return x + 1, number * 7**6000 % 1000003, number + 10**5000 > 0
+
+    assert_same(f, torch.ones(2), 3, then=[(torch.ones(2), value) for value in (4, 5, -6)])

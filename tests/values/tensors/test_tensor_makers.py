@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import BACKENDS
 from torch import nn
 
 import dynajit
 from dynajit.testing import assert_same
-from tests.torch_features.feature_cases import BACKENDS
 
 x = torch.arange(16.0).reshape(4, 4)
 
