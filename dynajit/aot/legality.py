@@ -561,12 +561,17 @@ def _is_of_own_dtype(node: Node, outs: Sequence[Node]) -> bool:
 
 
 def writes_past_autograd(graph: GraphFacts) -> bool:
-    """Whether memory that `tensor.data` gave is written, or a step of an optimizer writes its lists: autograd does not
-    hear of it, and uses what is there then."""
+    """Whether memory that `tensor.data` gave is written from then on, or a step of an optimizer writes its lists:
+    autograd does not hear of it, and uses what is there then."""
     if any(facts(node.target).counts_no_writes for node in graph.writes):
         return True
-    hidden = {memory(node) for node in graph.calls if gives_data(node)} - {None}
-    return not hidden.isdisjoint(graph.written)
+    hidden: set[int | None] = set()
+    for node in graph.calls:
+        if any(memory(part) in hidden for part in graph.writes.get(node, ())):
+            return True
+        if gives_data(node):
+            hidden.add(memory(node))
+    return False
 
 
 def _writes_detached(graph: GraphFacts) -> bool:

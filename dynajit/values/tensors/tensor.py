@@ -504,7 +504,7 @@ class TensorVal(Value):
         """An input's own flag. Behind it the graph computes with a view that has no history; where a gradient would
         have to find its way to the input itself, the graph ends."""
         with tx.graph.running_fake(), torch.no_grad():
-            replacement = self._data(tx)
+            replacement = tx.torch_op("call_method", "detach", [self], {})
         assert isinstance(replacement, TensorVal)
         self._stand_for(tx, replacement, flag, None)
         tx.journal.set_item(self.attrs, "requires_grad", ConstVal(flag))
