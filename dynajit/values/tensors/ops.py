@@ -322,6 +322,12 @@ class _Operation:
             if plain and before.get(id(out.fake)) == out.fake._version:
                 yield out.fake
 
+    def _gives_lost_history(self, written: torch.Tensor) -> bool:
+        """Whether the write's gradient leads to what stands for an input in the graph, where the input has none."""
+        known = self.tx.tensors.get(id(written))
+        stands_in = known is not None and known.source is not None and known.replacement is not None
+        return stands_in and not written.is_leaf
+
     def note_writes(self, node: fx.Node) -> None:
         uncounted = self._uncounted()
         if not self.may_write() and not uncounted:
@@ -329,6 +335,10 @@ class _Operation:
         now = zip(self.tensors, self.versions, strict=True)
         counted = [fake for fake, version in now if version is None or fake._version != version]
         note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *uncounted)))
+        if any(map(self._gives_lost_history, counted)):
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "a history for a tensor behind a line that sets its data or requires_grad"
+            )
         if any(map(self.tx.graph.outdates, counted)):
             raise GraphBreak(
                 breaks.UNSUPPORTED_TENSOR, "writing what another tensor, of a size that varies, is a view of"

@@ -467,7 +467,7 @@ class TensorVal(Value):
         """Of what the graph computes: from here on it stands for what `detach` gives."""
         if not self._may_stand_for_another(tx) or self.fake._is_view() or args or kwargs:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
-        if any(other.fake._base is self.fake for other in tx.tensors.values() if other is not self):
+        if self._has_views(tx):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ of a tensor with views, whose base it stays")
         if self.fake.requires_grad:
             value = tx.torch_op("call_method", "detach", [self], {})
@@ -500,9 +500,15 @@ class TensorVal(Value):
         plain = self.fake.layout is torch.strided and not self.fake.is_inference()
         return self.source is None and plain and not (tx.runs_elsewhere or tx.open_levels or tx.overrides.modes)
 
+    def _has_views(self, tx: Tracer) -> bool:
+        """Whether the program took views of it, which autograd looks up again where their memory is written."""
+        return any(other.fake._base is self.fake for other in tx.tensors.values() if other is not self)
+
     def _set_requires_grad(self, tx: Tracer, flag: bool) -> None:
-        """An input's own flag. Behind it the graph computes with a view that has no history; where a gradient would
-        have to find its way to the input itself, the graph ends."""
+        """An input's own flag. Behind it the graph computes with a view that has no history, and the input's count of
+        writes; where a gradient would have to find its way to the input itself, the graph ends."""
+        if self._has_views(tx):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'requires_grad' of a tensor that has views")
         with tx.graph.running_fake(), torch.no_grad():
             replacement = tx.torch_op("call_method", "detach", [self], {})
         assert isinstance(replacement, TensorVal)
