@@ -159,8 +159,10 @@ def breaks_of(compiler: str) -> tuple[int, str]:
         reasons = [reason for reason in reasons if reason.kind != "exception"]
         told = [f"{reason.kind}: {reason.reason}" for reason in reasons]
         return len(reasons) + len(skipped), "; ".join(dict.fromkeys([*told, *skipped]))
-    counted = torch._dynamo.utils.counters["graph_break"]
-    return sum(counted.values()), next((text.split("\n")[0] for text in counted), "")
+    # what ends a frame that is then run eagerly, or at a jump, is counted under the second name only
+    counted = [torch._dynamo.utils.counters[name] for name in ("graph_break", "unimplemented")]
+    texts = [text.split("\n")[0] for each in counted for text in each]
+    return sum(sum(each.values()) for each in counted), next(iter(texts), "")
 
 
 def kept_rows() -> dict[str, list[str]]:
