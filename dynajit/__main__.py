@@ -202,10 +202,19 @@ def export(arguments: list[str]) -> int:
         help="a dimension of this argument varies; several with one name are equal",
     )
     parser.add_argument("--no-weights", action="store_true", help="leave parameters and buffers out")
+    parser.add_argument("--gradients", action="store_true", help="for training: results have gradients")
+    parser.add_argument(
+        "--simd",
+        action="append",
+        metavar="TARGET",
+        help="what kernels are compiled for: auto (this machine, the default), avx512, avx2, none; may be given again",
+    )
     options = parser.parse_args(arguments)
     try:
         model, (args, kwargs) = surveying.program_named(options.program)
-        exported = exporting.export(model, args, kwargs, dynamic_shapes=exporting.dimensions(options.dynamic))
+        shapes = exporting.dimensions(options.dynamic)
+        settings = {"gradients": options.gradients, "simd": options.simd or "auto"}
+        exported = exporting.export(model, args, kwargs, dynamic_shapes=shapes, **settings)
         exported.save(options.output, weights=not options.no_weights)
     except ConfigError as error:
         parser.error(str(error))

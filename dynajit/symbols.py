@@ -202,11 +202,13 @@ def is_sum(tree: Tree) -> bool:
 
 def value_of(tree: Tree, values: Mapping[str, Any], limit: int | None = None) -> Any:
     """The tree's value for these values of its symbols. Raises OverflowError where an int on the way is below -limit,
-    or reaches it."""
+    or reaches it. Of the two arms of "where" one is computed: the other may divide by zero."""
     if isinstance(tree, str):
         return values[tree]
     if not isinstance(tree, tuple):
         return tree
+    if tree[0] == "where":
+        return value_of(tree[2 if value_of(tree[1], values, limit) else 3], values, limit)
     found = OPERATIONS[tree[0]].function(*(value_of(part, values, limit) for part in tree[1:]))
     if limit is not None and type(found) is int and not -limit <= found < limit:
         raise OverflowError(tree[0])

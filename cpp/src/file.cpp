@@ -17,7 +17,7 @@ namespace dynajit {
 namespace {
 
 constexpr char MAGIC[] = "DYNAJIT"; /* and its final zero */
-constexpr uint32_t FORMAT = 1;
+constexpr uint32_t FORMAT = 2;
 constexpr size_t PREFIX = 40, DIGEST = 32, START = PREFIX + DIGEST;
 
 /* SHA-256, FIPS 180-4. */

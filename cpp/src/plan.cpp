@@ -414,14 +414,15 @@ void Plan::add_size(const Json &fields)
         return;
     }
     if (what == "expression") {
-        steps_.emplace_back([this, to, source](Run &run) {
-            run.symbols[to] = text_value(source, [this, &run](const std::string &name) {
-                auto found = symbols_.find(name);
-                if (found == symbols_.end()) {
-                    throw Error("not as dynajit writes it: a size of the unknown symbol " + name);
-                }
-                return run.symbols[found->second];
-            });
+        const auto index = [this](const std::string &name) {
+            bool given = std::find(inputs_.begin(), inputs_.end(), name) != inputs_.end() && specs_.count(name) == 0;
+            if (!given && symbols_.count(name) == 0) {
+                throw Error("not as dynajit writes it: a size of the unknown symbol " + name);
+            }
+            return symbol(name);
+        };
+        steps_.emplace_back([to, expression = Expression::of_text(source, index)](Run &run) {
+            run.symbols[to] = expression.value(run.symbols);
         });
         return;
     }

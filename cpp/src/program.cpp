@@ -28,7 +28,12 @@ struct WeightRow {
 };
 
 struct Leaf {
-    std::vector<Json> sizes, strides; /* trees of symbols */
+    std::vector<Expression> sizes, strides;
+};
+
+struct Relation {
+    Json tree;
+    Expression expression;
 };
 
 struct Symbol {
@@ -40,7 +45,7 @@ struct Symbol {
 /* Where an input of the plan comes from. */
 struct Giver {
     std::string kind; /* "leaf", "size" or "weight" */
-    size_t leaf = 0;
+    size_t at = 0;    /* which leaf or size */
     std::string name;
 };
 
@@ -67,8 +72,19 @@ void check_machine(const Json &facts)
         throw Error("it was exported with torch " + torch + " for " + arch + "; this is torch " + release() + " on " +
                     machine.machine + ". Export it anew here");
     }
+    if (const Json *gradients = facts.find("gradients"); gradients != nullptr && !gradients->is_null()) {
+        throw Error("it was exported with gradients=True, for training, which needs Python: load it with dynajit.load, or "
+                    "export it without");
+    }
+}
+
+/* What the processor can do, as /proc/cpuinfo has it, and what kind it is. */
+std::set<std::string> instructions()
+{
+    utsname machine{};
+    uname(&machine);
     std::ifstream cpu("/proc/cpuinfo");
-    std::string line, missing;
+    std::string line;
     std::set<std::string> has = {machine.machine};
     while (std::getline(cpu, line)) {
         if (line.rfind("flags", 0) == 0 || line.rfind("Features", 0) == 0) {
@@ -79,14 +95,26 @@ void check_machine(const Json &facts)
             break;
         }
     }
-    for (const Json &name : facts["instructions"].array()) {
-        if (has.count(name.text()) == 0) {
-            missing += (missing.empty() ? "" : ", ") + name.text();
+    return has;
+}
+
+/* The first of the targets, the most demanding, whose instructions this processor has. */
+std::string best_target(const Json &targets)
+{
+    const std::set<std::string> has = instructions();
+    std::string missing;
+    for (const Json &row : targets.array()) {
+        missing.clear();
+        for (const Json &name : row[1].array()) {
+            if (has.count(name.text()) == 0) {
+                missing += (missing.empty() ? "" : ", ") + name.text();
+            }
+        }
+        if (missing.empty()) {
+            return row[0].text();
         }
     }
-    if (!missing.empty()) {
-        throw Error("its kernels use " + missing + ", which this processor lacks");
-    }
+    throw Error("its kernels use " + missing + ", which this processor lacks");
 }
 
 /* The names of the tensors of a structure: results and how they are reached. */
@@ -126,11 +154,13 @@ struct Program::State {
     std::vector<Input> inputs;
     std::vector<std::string> outputs;
     std::vector<Leaf> leaves;
-    std::map<std::string, Symbol> symbols;
-    std::vector<Json> relations;
+    std::vector<Symbol> symbols;
+    std::map<std::string, size_t> symbol_at; /* by name, which is not the user's */
+    std::vector<Relation> relations;
     std::vector<Giver> givers;
     std::vector<std::pair<bool, size_t>> results; /* whether of the plan, and which; else which input */
     std::map<std::string, WeightRow> rows;
+    std::string target;
     std::unique_ptr<Library> library;
     std::unique_ptr<Plan> plan;
 
@@ -140,8 +170,8 @@ struct Program::State {
     void read_signature(const Json &facts);
     void check_plan() const;
     Weights fitting(const Weights &given) const;
-    std::map<std::string, Number> sizes_of(const std::vector<at::Tensor> &given) const;
-    at::Tensor laid_out(size_t leaf, const at::Tensor &tensor, const ValueOf &value_of) const;
+    std::vector<Number> sizes_of(const std::vector<at::Tensor> &given) const;
+    at::Tensor laid_out(size_t leaf, const at::Tensor &tensor, const std::vector<Number> &symbols) const;
 };
 
 Program::State::State(const std::string &path, const Options &options)
@@ -167,7 +197,8 @@ Program::State::State(const std::string &path, const Options &options)
     }
     Json data = parse_json(file.section("plan.json"));
     if (!data["kernels"].array().empty()) {
-        library = std::make_unique<Library>(file.section("kernels.so"));
+        target = best_target(facts["targets"]);
+        library = std::make_unique<Library>(file.section("kernels/0." + target + ".so"));
     }
     plan = std::make_unique<Plan>(data, library.get(), constants);
     check_plan();
@@ -181,38 +212,58 @@ void Program::State::read_signature(const Json &facts)
         if (!row[3].is_null()) {
             high = row[3].integer();
         }
-        symbols[name] = {static_cast<size_t>(row[0].integer()), row[1].integer(), {row[4].text(), row[2].integer(), high}};
+        symbol_at.emplace(name, symbols.size());
+        symbols.push_back({static_cast<size_t>(row[0].integer()), row[1].integer(), {row[4].text(), row[2].integer(), high}});
     }
+    const Expression::Index index = [this](const std::string &name) {
+        auto found = symbol_at.find(name);
+        if (found == symbol_at.end()) {
+            throw Error("not as dynajit writes it: a size of the unknown symbol " + name);
+        }
+        return found->second;
+    };
+    const auto expressions = [&index](const Json &trees) {
+        std::vector<Expression> found;
+        for (const Json &tree : trees.array()) {
+            found.push_back(Expression::of_tree(tree, index));
+        }
+        return found;
+    };
     for (const Json &row : given["leaves"].array()) {
         Input input{row[0].text(), dtype_named(row[1].text()), {}, row[4].boolean()};
         for (const Json &size : row[2].array()) {
             if (size.is_int()) {
                 input.sizes.emplace_back(size.integer());
             }
-            else if (size.is_text() && symbols.count(size.text()) != 0) {
-                input.sizes.emplace_back(symbols[size.text()].shown);
+            else if (size.is_text()) {
+                input.sizes.emplace_back(symbols[index(size.text())].shown);
             }
             else {
                 input.sizes.emplace_back(std::monostate());
             }
         }
         inputs.push_back(std::move(input));
-        leaves.push_back({row[2].array(), row[3].array()});
+        leaves.push_back({expressions(row[2]), expressions(row[3])});
         if (row[2].array().size() != row[3].array().size()) {
             throw Error("not as dynajit writes it: other strides than sizes");
         }
     }
-    for (const auto &[name, symbol] : symbols) {
+    for (const Symbol &symbol : symbols) {
         if (symbol.leaf >= leaves.size() || symbol.dim < 0 ||
             static_cast<size_t>(symbol.dim) >= leaves[symbol.leaf].sizes.size()) {
-            throw Error("not as dynajit writes it: no tensor tells " + name);
+            throw Error("not as dynajit writes it: no tensor tells " + symbol.shown.name);
         }
     }
-    relations = given["relations"].array();
+    for (const Json &tree : given["relations"].array()) {
+        relations.push_back({tree, Expression::of_tree(tree, index)});
+    }
     for (const Json &row : facts["given"].array()) {
         Giver giver{row[0].text(), 0, {}};
         if (giver.kind == "leaf") {
-            giver.leaf = static_cast<size_t>(row[1].integer());
+            giver.at = static_cast<size_t>(row[1].integer());
+        }
+        else if (giver.kind == "size") {
+            giver.at = index(row[1].text());
         }
         else {
             giver.name = row[1].text();
@@ -236,9 +287,9 @@ void Program::State::check_plan() const
     bool fits = givers.size() == plan->inputs();
     for (size_t i = 0; fits && i < givers.size(); i++) {
         const Giver &giver = givers[i];
-        fits = giver.kind == "leaf"     ? giver.leaf < leaves.size() && plan->is_tensor(i)
+        fits = giver.kind == "leaf"     ? giver.at < leaves.size() && plan->is_tensor(i)
                : giver.kind == "weight" ? rows.count(giver.name) != 0 && plan->is_tensor(i)
-                                        : symbols.count(giver.name) != 0 && !plan->is_tensor(i);
+                                        : giver.kind == "size" && !plan->is_tensor(i);
     }
     for (const auto &[of_plan, at] : results) {
         fits = fits && at < (of_plan ? plan->outputs() : givers.size());
@@ -273,7 +324,7 @@ Weights Program::State::fitting(const Weights &given) const
     return found;
 }
 
-std::map<std::string, Number> Program::State::sizes_of(const std::vector<at::Tensor> &given) const
+std::vector<Number> Program::State::sizes_of(const std::vector<at::Tensor> &given) const
 {
     if (given.size() != leaves.size()) {
         throw Error(std::to_string(given.size()) + " tensors are given; expected are " + std::to_string(leaves.size()));
@@ -302,8 +353,8 @@ std::map<std::string, Number> Program::State::sizes_of(const std::vector<at::Ten
                         " is given; expected is " + wanted + "] on cpu");
         }
     }
-    std::map<std::string, Number> found;
-    for (const auto &[name, symbol] : symbols) {
+    std::vector<Number> found;
+    for (const Symbol &symbol : symbols) {
         int64_t size = given[symbol.leaf].size(symbol.dim);
         const Varying &bounds = symbol.shown;
         if (size < bounds.low || (bounds.high.has_value() && size > *bounds.high)) {
@@ -312,18 +363,18 @@ std::map<std::string, Number> Program::State::sizes_of(const std::vector<at::Ten
             throw Error(inputs[symbol.leaf].name + ": size " + std::to_string(size) + " in dimension " +
                         std::to_string(symbol.dim) + " (" + bounds.name + "); expected is " + bound);
         }
-        found[name] = size;
+        found.emplace_back(size);
     }
     return found;
 }
 
 /* The tensor, or a copy with the strides that the plan is for. */
-at::Tensor Program::State::laid_out(size_t leaf, const at::Tensor &tensor, const ValueOf &value_of) const
+at::Tensor Program::State::laid_out(size_t leaf, const at::Tensor &tensor, const std::vector<Number> &symbols) const
 {
     std::vector<int64_t> sizes, strides;
     for (size_t dim = 0; dim < leaves[leaf].sizes.size(); dim++) {
-        sizes.push_back(int_of(tree_value(leaves[leaf].sizes[dim], value_of)));
-        strides.push_back(int_of(tree_value(leaves[leaf].strides[dim], value_of)));
+        sizes.push_back(int_of(leaves[leaf].sizes[dim].value(symbols)));
+        strides.push_back(int_of(leaves[leaf].strides[dim].value(symbols)));
     }
     if (tensor.sizes() != at::IntArrayRef(sizes)) {
         throw Error(inputs[leaf].name + ": " + shown(tensor.scalar_type(), tensor.sizes()) + " is given; expected is " +
@@ -364,6 +415,11 @@ const std::vector<std::string> &Program::outputs() const
     return state_->outputs;
 }
 
+const std::string &Program::target() const
+{
+    return state_->target;
+}
+
 Weights Program::weights() const
 {
     const std::lock_guard<std::mutex> held(state_->lock);
@@ -388,25 +444,18 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor> &given) const
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const std::map<std::string, Number> sizes = state.sizes_of(given);
-    const ValueOf value_of = [&sizes](const std::string &name) {
-        auto found = sizes.find(name);
-        if (found == sizes.end()) {
-            throw Error("not as dynajit writes it: a size of the unknown symbol " + name);
-        }
-        return found->second;
-    };
-    for (const Json &relation : state.relations) {
-        if (int_of(tree_value(relation, value_of)) == 0) {
-            throw Error("expected is " + tree_text(relation, [&state](const std::string &name) {
-                            const Symbol &symbol = state.symbols.at(name);
+    const std::vector<Number> sizes = state.sizes_of(given);
+    for (const Relation &relation : state.relations) {
+        if (int_of(relation.expression.value(sizes)) == 0) {
+            throw Error("expected is " + tree_text(relation.tree, [&state](const std::string &name) {
+                            const Symbol &symbol = state.symbols[state.symbol_at.at(name)];
                             return state.inputs[symbol.leaf].name + ".size(" + std::to_string(symbol.dim) + ")";
                         }));
         }
     }
     std::vector<at::Tensor> leaves;
     for (size_t i = 0; i < given.size(); i++) {
-        leaves.push_back(state.laid_out(i, given[i], value_of));
+        leaves.push_back(state.laid_out(i, given[i], sizes));
     }
     for (size_t i = 0; i < leaves.size(); i++) {
         for (size_t j = 0; state.inputs[i].written && j < leaves.size(); j++) {
@@ -418,10 +467,10 @@ std::vector<at::Tensor> Program::run(const std::vector<at::Tensor> &given) const
     std::vector<Plan::Given> taken;
     for (const Giver &giver : state.givers) {
         if (giver.kind == "size") {
-            taken.emplace_back(sizes.at(giver.name));
+            taken.emplace_back(sizes[giver.at]);
         }
         else {
-            taken.emplace_back(giver.kind == "leaf" ? leaves[giver.leaf] : weights->at(giver.name));
+            taken.emplace_back(giver.kind == "leaf" ? leaves[giver.at] : weights->at(giver.name));
         }
     }
     const std::vector<at::Tensor> made = state.plan->run(taken);

@@ -1,8 +1,11 @@
 #include "sizes.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstring>
+
+#include <c10/util/SmallVector.h>
 
 namespace dynajit {
 
@@ -31,12 +34,6 @@ int64_t whole(double number)
     return static_cast<int64_t>(number);
 }
 
-/* Half to even, as Python's `round`. */
-Number rounded(Number number)
-{
-    return is_int(number) ? number : Number(whole(std::nearbyint(float_of(number))));
-}
-
 Number add(Number a, Number b)
 {
     int64_t found = 0;
@@ -61,13 +58,22 @@ Number multiply(Number a, Number b)
     return found;
 }
 
-Number floor_divide(Number a, Number b)
+void check_divisor(Number b)
 {
     if (!truth(b)) {
         throw Error("a size is divided by zero");
     }
+}
+
+Number modulo(Number a, Number b);
+
+Number floor_divide(Number a, Number b)
+{
+    check_divisor(b);
     if (!is_int(a) || !is_int(b)) {
-        return std::floor(float_of(a) / float_of(b));
+        /* a divided by b would be rounded, perhaps to the next whole number */
+        double found = (float_of(a) - float_of(modulo(a, b))) / float_of(b), below = std::floor(found);
+        return found - below > 0.5 ? below + 1 : below;
     }
     int64_t by = int_of(b);
     if (by == -1) {
@@ -79,11 +85,18 @@ Number floor_divide(Number a, Number b)
 
 Number modulo(Number a, Number b)
 {
+    check_divisor(b);
     if (!is_int(a) || !is_int(b)) {
         double found = std::fmod(float_of(a), float_of(b));
         return found != 0 && (found < 0) != (float_of(b) < 0) ? found + float_of(b) : found;
     }
     return int_of(a) - int_of(multiply(floor_divide(a, b), b));
+}
+
+Number true_divide(Number a, Number b)
+{
+    check_divisor(b);
+    return float_of(a) / float_of(b);
 }
 
 Number power(Number a, Number b)
@@ -106,131 +119,222 @@ int compare(Number a, Number b)
     return (float_of(a) > float_of(b)) - (float_of(a) < float_of(b));
 }
 
-double of_math(const std::string &name, double x)
+template <Number (*F)(Number, Number)> Number of_two(const Number *x, size_t)
 {
-    struct Row {
-        const char *name;
-        double (*function)(double);
-    };
-    static const Row rows[] = {
-        {"sqrt", std::sqrt}, {"cos", std::cos},   {"cosh", std::cosh}, {"sin", std::sin},     {"sinh", std::sinh},
-        {"tan", std::tan},   {"tanh", std::tanh}, {"asin", std::asin}, {"acos", std::acos},   {"atan", std::atan},
-        {"exp", std::exp},   {"log", std::log},   {"log2", std::log2}, {"asinh", std::asinh},
-    };
-    for (const Row &row : rows) {
-        if (name == row.name) {
-            return row.function(x);
-        }
-    }
-    throw Error("sizes are computed by math." + name + ", which this runtime does not know");
+    return F(x[0], x[1]);
 }
 
-/* An operation by its name in the trees; text has the same under other names. */
-Number operate(const std::string &name, const std::vector<Number> &x)
+template <double (*F)(double)> Number of_math(const Number *x, size_t)
 {
-    auto needs = [&x, &name](size_t count) {
-        if (x.size() != count) {
-            throw Error("not as dynajit writes it: " + name + " of " + std::to_string(x.size()) + " numbers");
-        }
-    };
-    if (name.rfind("math.", 0) == 0) {
-        needs(1);
-        return of_math(name.substr(5), float_of(x[0]));
-    }
-    if (name == "not" || name == "float" || name == "abs" || name == "trunc" || name == "floor" || name == "ceil" ||
-        name == "round" || name == "int" || name == "bool") {
-        needs(1);
-        if (name == "not" || name == "bool") {
-            return int64_t{truth(x[0]) == (name == "bool")};
-        }
-        if (name == "float") {
-            return float_of(x[0]);
-        }
-        if (name == "abs") {
-            return is_int(x[0]) ? Number(std::abs(int_of(x[0]))) : Number(std::fabs(float_of(x[0])));
-        }
-        if (is_int(x[0])) {
-            return x[0];
-        }
-        double one = float_of(x[0]);
-        return name == "round" ? rounded(x[0])
-                               : Number(whole(name == "floor" ? std::floor(one) : name == "ceil" ? std::ceil(one) : std::trunc(one)));
-    }
-    if (name == "where") {
-        needs(3);
-        return truth(x[0]) ? x[1] : x[2];
-    }
-    if ((name == "min" || name == "max") && !x.empty()) {
-        Number found = x[0];
-        for (const Number &one : x) {
-            found = compare(one, found) * (name == "max" ? 1 : -1) > 0 ? one : found;
-        }
-        return found;
-    }
-    needs(2);
-    const Number &a = x[0], &b = x[1];
-    if (name == "add") {
-        return add(a, b);
-    }
-    if (name == "sub") {
-        return add(a, multiply(b, int64_t{-1}));
-    }
-    if (name == "mul") {
-        return multiply(a, b);
-    }
-    if (name == "floordiv") {
-        return floor_divide(a, b);
-    }
-    if (name == "mod") {
-        return modulo(a, b);
-    }
-    if (name == "pow") {
-        return power(a, b);
-    }
-    if (name == "truediv") {
-        return float_of(a) / float_of(b);
-    }
-    if (name == "copysign") {
-        return std::copysign(float_of(a), float_of(b));
-    }
-    if (name == "and" || name == "or") {
-        return int64_t{name == "and" ? truth(a) && truth(b) : truth(a) || truth(b)};
-    }
-    if (name == "bitand" || name == "bitor" || name == "bitxor") {
-        return name == "bitand" ? int_of(a) & int_of(b) : name == "bitor" ? int_of(a) | int_of(b) : int_of(a) ^ int_of(b);
-    }
-    if (name == "lshift" || name == "rshift") {
-        if (int_of(b) < 0 || int_of(b) > 62) {
-            overflow();
-        }
-        return name == "lshift" ? multiply(a, int64_t{1} << int_of(b)) : Number(int_of(a) >> int_of(b));
-    }
-    int order = compare(a, b);
-    if (name == "eq" || name == "ne") {
-        return int64_t{(order == 0) == (name == "eq")};
-    }
-    if (name == "lt" || name == "ge") {
-        return int64_t{(order < 0) == (name == "lt")};
-    }
-    if (name == "gt" || name == "le") {
-        return int64_t{(order > 0) == (name == "gt")};
-    }
-    throw Error("sizes are computed by " + name + ", which this runtime does not know");
+    return F(float_of(x[0]));
 }
+
+template <double (*F)(double)> Number whole_of(const Number *x, size_t)
+{
+    return is_int(x[0]) ? x[0] : Number(whole(F(float_of(x[0]))));
+}
+
+/* The least number for SIGN -1, the greatest for 1. */
+template <int SIGN> Number extreme(const Number *x, size_t count)
+{
+    Number found = x[0];
+    for (size_t i = 1; i < count; i++) {
+        found = compare(x[i], found) * SIGN > 0 ? x[i] : found;
+    }
+    return found;
+}
+
+Number shifted(const Number *x, bool left)
+{
+    int64_t by = int_of(x[1]);
+    if (by < 0 || by > 62) {
+        overflow();
+    }
+    return left ? multiply(x[0], int64_t{1} << by) : Number(int_of(x[0]) >> by);
+}
+
+Number float_bits(const Number *x, size_t)
+{
+    int64_t found = 0;
+    double number = float_of(x[0]);
+    std::memcpy(&found, &number, sizeof found);
+    return found;
+}
+
+Number absolute(const Number *x, size_t)
+{
+    return is_int(x[0]) ? Number(std::abs(int_of(x[0]))) : Number(std::fabs(float_of(x[0])));
+}
+
+/* The first number is a limit, which the others have to be below. */
+Number small(const Number *x, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        if (compare(absolute(x + i, 1), x[0]) >= 0) {
+            throw Error("a number that a kernel computes with has more bits than the kernel has for it");
+        }
+    }
+    return int64_t{0};
+}
+
+struct Operation {
+    std::string_view name;
+    size_t count; /* of numbers; 0: one or more */
+    Expression::Function function;
+};
+
+/* By their names in trees; text has some under others. */
+const Operation OPERATIONS[] = {
+    {"add", 2, of_two<add>},
+    {"sub", 2, [](const Number *x, size_t) { return add(x[0], multiply(x[1], int64_t{-1})); }},
+    {"mul", 2, of_two<multiply>},
+    {"floordiv", 2, of_two<floor_divide>},
+    {"mod", 2, of_two<modulo>},
+    {"pow", 2, of_two<power>},
+    {"truediv", 2, of_two<true_divide>},
+    {"copysign", 2, [](const Number *x, size_t) { return Number(std::copysign(float_of(x[0]), float_of(x[1]))); }},
+    {"bitand", 2, [](const Number *x, size_t) { return Number(int_of(x[0]) & int_of(x[1])); }},
+    {"bitor", 2, [](const Number *x, size_t) { return Number(int_of(x[0]) | int_of(x[1])); }},
+    {"bitxor", 2, [](const Number *x, size_t) { return Number(int_of(x[0]) ^ int_of(x[1])); }},
+    {"lshift", 2, [](const Number *x, size_t) { return shifted(x, true); }},
+    {"rshift", 2, [](const Number *x, size_t) { return shifted(x, false); }},
+    {"eq", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) == 0}); }},
+    {"ne", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) != 0}); }},
+    {"lt", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) < 0}); }},
+    {"le", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) <= 0}); }},
+    {"gt", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) > 0}); }},
+    {"ge", 2, [](const Number *x, size_t) { return Number(int64_t{compare(x[0], x[1]) >= 0}); }},
+    {"not", 1, [](const Number *x, size_t) { return Number(int64_t{!truth(x[0])}); }},
+    {"bool", 1, [](const Number *x, size_t) { return Number(int64_t{truth(x[0])}); }},
+    {"float", 1, [](const Number *x, size_t) { return Number(float_of(x[0])); }},
+    {"abs", 1, absolute},
+    {"int", 1, whole_of<std::trunc>},
+    {"trunc", 1, whole_of<std::trunc>},
+    {"floor", 1, whole_of<std::floor>},
+    {"ceil", 1, whole_of<std::ceil>},
+    {"round", 1, whole_of<std::nearbyint>}, /* half to even, as Python's */
+    {"float_bits", 1, float_bits},
+    {"min", 0, extreme<-1>},
+    {"max", 0, extreme<1>},
+    {"math.sqrt", 1, of_math<std::sqrt>},
+    {"math.cos", 1, of_math<std::cos>},
+    {"math.cosh", 1, of_math<std::cosh>},
+    {"math.sin", 1, of_math<std::sin>},
+    {"math.sinh", 1, of_math<std::sinh>},
+    {"math.tan", 1, of_math<std::tan>},
+    {"math.tanh", 1, of_math<std::tanh>},
+    {"math.asin", 1, of_math<std::asin>},
+    {"math.acos", 1, of_math<std::acos>},
+    {"math.atan", 1, of_math<std::atan>},
+    {"math.exp", 1, of_math<std::exp>},
+    {"math.log", 1, of_math<std::log>},
+    {"math.log2", 1, of_math<std::log2>},
+    {"math.asinh", 1, of_math<std::asinh>},
+};
+
+} // namespace
+
+void Expression::number(Number value)
+{
+    parts_.push_back({Kind::NUMBER, 0, value, nullptr});
+}
+
+void Expression::symbol(size_t at)
+{
+    parts_.push_back({Kind::SYMBOL, at, int64_t{0}, nullptr});
+}
+
+void Expression::call(Function function, size_t count)
+{
+    parts_.push_back({Kind::CALL, count, int64_t{0}, function});
+}
+
+void Expression::call(std::string_view name, size_t count)
+{
+    for (const Operation &operation : OPERATIONS) {
+        if (name == operation.name) {
+            if (operation.count == 0 ? count == 0 : count != operation.count) {
+                throw Error("not as dynajit writes it: " + std::string(name) + " of " + std::to_string(count) + " numbers");
+            }
+            call(operation.function, count);
+            return;
+        }
+    }
+    throw Error("sizes are computed by " + std::string(name) + ", which this runtime does not know");
+}
+
+void Expression::skip(Kind kind, size_t from)
+{
+    parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(from), {kind, parts_.size() - from, int64_t{0}, nullptr});
+}
+
+size_t Expression::bring_forward(size_t from, size_t to)
+{
+    auto begin = parts_.begin();
+    std::rotate(begin + static_cast<std::ptrdiff_t>(to), begin + static_cast<std::ptrdiff_t>(from), parts_.end());
+    return parts_.size() - from;
+}
+
+void Expression::choose(size_t then, size_t otherwise)
+{
+    skip(Kind::SKIP, otherwise);
+    /* the skip is part of what is left out */
+    parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(then),
+                  {Kind::SKIP_UNLESS, otherwise + 1 - then, int64_t{0}, nullptr});
+}
+
+Number Expression::value(const std::vector<Number> &symbols) const
+{
+    c10::SmallVector<Number, 16> stack;
+    for (size_t at = 0; at < parts_.size(); at++) {
+        const Part &part = parts_[at];
+        switch (part.kind) {
+        case Kind::NUMBER:
+            stack.push_back(part.number);
+            break;
+        case Kind::SYMBOL:
+            stack.push_back(symbols[part.count]);
+            break;
+        case Kind::CALL: {
+            const Number found = part.function(stack.end() - part.count, part.count);
+            stack.pop_back_n(part.count);
+            stack.push_back(found);
+            break;
+        }
+        case Kind::SKIP:
+            at += part.count;
+            break;
+        case Kind::SKIP_UNLESS:
+            at += truth(stack.pop_back_val()) ? 0 : part.count;
+            break;
+        case Kind::OR_ELSE:
+        case Kind::AND_THEN:
+            if (truth(stack.back()) == (part.kind == Kind::OR_ELSE)) {
+                at += part.count;
+            }
+            else {
+                stack.pop_back();
+            }
+            break;
+        }
+    }
+    return stack.back();
+}
+
+namespace {
 
 /* Text of Python, by precedence. */
 class Text {
 public:
-    Text(std::string_view text, const ValueOf &value_of) : text_(text), value_of_(value_of) {}
+    Text(std::string_view text, const Expression::Index &index, Expression &made) : text_(text), index_(index), made_(made) {}
 
-    Number whole_text()
+    void read()
     {
-        Number found = choice();
+        choice();
         space();
         if (at_ != text_.size()) {
             fail();
         }
-        return found;
     }
 
 private:
@@ -264,43 +368,63 @@ private:
         }
     }
 
-    Number choice()
+    /* What may hold itself counts how deep it is. */
+    template <typename Read> void deeper(Read read)
     {
         if (++depth_ > 200) {
             fail();
         }
-        Number then = either();
-        if (take("if")) {
-            bool held = truth(either());
-            expect("else");
-            Number otherwise = choice();
-            then = held ? then : otherwise;
-        }
+        read();
         depth_--;
-        return then;
     }
 
-    Number either()
+    void choice()
     {
-        Number found = both();
+        deeper([this] {
+            size_t then = made_.size();
+            either();
+            if (take("if")) {
+                size_t condition = made_.size();
+                either();
+                then += made_.bring_forward(condition, then);
+                expect("else");
+                size_t otherwise = made_.size();
+                choice();
+                made_.choose(then, otherwise);
+            }
+        });
+    }
+
+    void either()
+    {
+        both();
         while (take("or")) {
-            Number other = both();
-            found = truth(found) ? found : other;
+            size_t other = made_.size();
+            both();
+            made_.skip(Expression::Kind::OR_ELSE, other);
         }
-        return found;
     }
 
-    Number both()
+    void both()
     {
-        Number found = negated();
+        negated();
         while (take("and")) {
-            Number other = negated();
-            found = truth(found) ? other : found;
+            size_t other = made_.size();
+            negated();
+            made_.skip(Expression::Kind::AND_THEN, other);
         }
-        return found;
     }
 
-    Number negated() { return take("not") ? Number(int64_t{!truth(negated())}) : compared(); }
+    void negated()
+    {
+        if (take("not")) {
+            deeper([this] { negated(); });
+            made_.call("not", 1);
+        }
+        else {
+            compared();
+        }
+    }
 
     struct Binary {
         const char *token;
@@ -318,85 +442,96 @@ private:
         return nullptr;
     }
 
-    Number compared()
+    void compared()
     {
         static const Binary rows[] = {{"==", "eq"}, {"!=", "ne"}, {"<=", "le"}, {">=", "ge"}, {"<", "lt"}, {">", "gt"}};
-        Number found = bits();
-        const char *operation = taken(rows); /* `bits` has taken what begins with << or >> */
-        return operation == nullptr ? found : operate(operation, {found, bits()});
+        bits();
+        if (const char *operation = taken(rows)) { /* `bits` has taken what begins with << or >> */
+            bits();
+            made_.call(operation, 2);
+        }
     }
 
-    Number bits()
+    void bits()
     {
         static const Binary rows[] = {{"|", "bitor"}, {"^", "bitxor"}, {"&", "bitand"}, {"<<", "lshift"}, {">>", "rshift"}};
-        Number found = sum();
+        sum();
         while (const char *operation = taken(rows)) {
-            found = operate(operation, {found, sum()});
+            sum();
+            made_.call(operation, 2);
         }
-        return found;
     }
 
-    Number sum()
+    void sum()
     {
         static const Binary rows[] = {{"+", "add"}, {"-", "sub"}};
-        Number found = product();
+        product();
         while (const char *operation = taken(rows)) {
-            found = operate(operation, {found, product()});
+            product();
+            made_.call(operation, 2);
         }
-        return found;
     }
 
-    Number product()
+    void product()
     {
         static const Binary rows[] = {{"//", "floordiv"}, {"/", "truediv"}, {"%", "mod"}};
-        Number found = sign();
+        sign();
         for (;;) {
             const char *operation = taken(rows);
             if (operation == nullptr) {
                 space();
                 if (text_.substr(at_, 1) != "*" || text_.substr(at_, 2) == "**") {
-                    return found;
+                    return;
                 }
                 at_++;
                 operation = "mul";
             }
-            found = operate(operation, {found, sign()});
+            sign();
+            made_.call(operation, 2);
         }
     }
 
-    Number sign()
+    void sign()
     {
         if (take("-")) {
-            return multiply(sign(), int64_t{-1});
+            deeper([this] { sign(); });
+            made_.number(int64_t{-1});
+            made_.call("mul", 2);
         }
-        if (take("+")) {
-            return sign();
+        else if (take("+")) {
+            deeper([this] { sign(); });
         }
-        Number base = atom();
-        return take("**") ? power(base, sign()) : base;
+        else {
+            atom();
+            if (take("**")) {
+                deeper([this] { sign(); });
+                made_.call("pow", 2);
+            }
+        }
     }
 
-    std::vector<Number> numbers(std::string_view end)
+    size_t numbers(std::string_view end)
     {
-        std::vector<Number> found;
+        size_t count = 0;
         while (!take(end)) {
-            if (!found.empty()) {
+            if (count != 0) {
                 expect(",");
                 if (take(end)) {
                     break;
                 }
             }
-            found.push_back(choice());
+            choice();
+            count++;
         }
-        return found;
+        return count;
     }
 
-    Number atom()
+    void atom()
     {
         if (take("(")) {
-            Number found = choice();
+            choice();
             expect(")");
-            return found;
+            return;
         }
         space();
         size_t end = at_;
@@ -409,35 +544,26 @@ private:
         }
         at_ = end;
         if (std::isdigit(static_cast<unsigned char>(word[0])) != 0) {
-            return literal(word);
+            made_.number(literal(word));
         }
-        if (word == "True" || word == "False") {
-            return int64_t{word == "True"};
+        else if (word == "True" || word == "False") {
+            made_.number(int64_t{word == "True"});
         }
-        if (!take("(")) {
-            return value_of_(word);
+        else if (!take("(")) {
+            made_.symbol(index_(word));
         }
-        if (word == "small") {
-            Number limit = choice();
+        else if (word == "small") {
+            choice();
             expect(",");
             expect("[");
-            for (const Number &number : numbers("]")) {
-                if (compare(operate("abs", {number}), limit) >= 0) {
-                    throw Error("a number that a kernel computes with has more bits than the kernel has for it");
-                }
-            }
+            size_t count = numbers("]");
             expect(")");
-            return int64_t{0};
+            made_.call(small, count + 1);
         }
-        std::vector<Number> given = numbers(")");
-        if (word == "float_bits" && given.size() == 1) {
-            int64_t found = 0;
-            double number = float_of(given[0]);
-            std::memcpy(&found, &number, sizeof found);
-            return found;
+        else {
+            bool on_ints = word == "math.trunc" || word == "math.floor" || word == "math.ceil" || word == "math.copysign";
+            made_.call(on_ints ? word.substr(5) : word, numbers(")"));
         }
-        bool on_ints = word == "math.trunc" || word == "math.floor" || word == "math.ceil" || word == "math.copysign";
-        return operate(on_ints ? word.substr(5) : word, given);
     }
 
     Number literal(const std::string &word)
@@ -469,7 +595,8 @@ private:
     }
 
     std::string_view text_;
-    const ValueOf &value_of_;
+    const Expression::Index &index_;
+    Expression &made_;
     size_t at_ = 0;
     int depth_ = 0;
 };
@@ -486,22 +613,51 @@ double float_of(Number number)
     return is_int(number) ? static_cast<double>(std::get<int64_t>(number)) : std::get<double>(number);
 }
 
-Number tree_value(const Json &tree, const ValueOf &value_of)
+void Expression::read(const Json &tree, const Index &index)
 {
     if (tree.is_text()) {
-        return value_of(tree.text());
+        symbol(index(tree.text()));
+        return;
     }
     if (const bool *truth_value = std::get_if<bool>(&tree.value)) {
-        return int64_t{*truth_value};
+        number(int64_t{*truth_value});
+        return;
     }
     if (!tree.is_array()) {
-        return tree.is_int() ? Number(tree.integer()) : Number(tree.number());
+        number(tree.is_int() ? Number(tree.integer()) : Number(tree.number()));
+        return;
     }
-    std::vector<Number> parts;
-    for (size_t i = 1; i < tree.array().size(); i++) {
-        parts.push_back(tree_value(tree[i], value_of));
+    const std::string kind = tree.kind();
+    const size_t count = tree.array().size();
+    std::vector<size_t> begins;
+    for (size_t i = 1; i < count; i++) {
+        begins.push_back(size());
+        read(tree[i], index);
     }
-    return operate(tree.kind(), parts);
+    if (kind == "where" && count == 4) {
+        choose(begins[1], begins[2]);
+    }
+    else if ((kind == "and" || kind == "or") && count == 3) {
+        skip(kind == "or" ? Kind::OR_ELSE : Kind::AND_THEN, begins[1]);
+        call("bool", 1);
+    }
+    else {
+        call(kind, count - 1);
+    }
+}
+
+Expression Expression::of_tree(const Json &tree, const Index &index)
+{
+    Expression made;
+    made.read(tree, index);
+    return made;
+}
+
+Expression Expression::of_text(std::string_view text, const Index &index)
+{
+    Expression made;
+    Text(text, index, made).read();
+    return made;
 }
 
 std::string tree_text(const Json &tree, const std::function<std::string(const std::string &symbol)> &shown)
@@ -517,11 +673,6 @@ std::string tree_text(const Json &tree, const std::function<std::string(const st
         found += (i != 1 ? ", " : "") + tree_text(tree[i], shown);
     }
     return found + ")";
-}
-
-Number text_value(std::string_view text, const ValueOf &value_of)
-{
-    return Text(text, value_of).whole_text();
 }
 
 } // namespace dynajit

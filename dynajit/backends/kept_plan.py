@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,30 +119,50 @@ def _backward_to_data(compiled: Callable[..., Any] | None, name: kept_graph.Name
     return data
 
 
-def from_data(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> Callable[..., Any]:
+def from_data(
+    data: dict[str, Any],
+    overlapping: Callable[..., Any],
+    find: kept_graph.Find,
+    build: Callable[[Plan], Callable[..., Any]] = cpu.build,
+) -> Callable[..., Any]:
     """The callable that was written; `overlapping` is called instead where an input that it writes overlaps another
-    one; `find` finds functions. Raises NotData, ToolchainError, OSError."""
+    one; `find` finds functions; `build` makes a plan callable. Raises NotData, and what `build` raises: ToolchainError,
+    OSError."""
     if "inner" in data:
         eager = overlapping if data["written"] is not None else None
-        inner = from_data(data["inner"], overlapping, find)
+        inner = from_data(data["inner"], overlapping, find, build)
         if data["casts"] is not None:
             casts, graph = data["casts"]
             return _C.RuntimeCall(inner, kept_graph.KeptGraph(graph, find), (), data["no_autocast"], casts)
         return _C.RuntimeCall(inner, eager, data["written"] or (), data["no_autocast"])
     if "forward" in data:
-        return _training_of(data, overlapping, find)
+        return _training_of(data, overlapping, find, build)
     constants = {name: _tensor_of(row) for name, row in data["constants"].items()}
     plan = plan_data.from_data(data["plan"], data["source"], constants)
     original: Callable[..., Any] | None = None
     if data["eager"] is not None:
         likes = list(map(plan_data.Decoder().value, data["likes"]))
         original = BackwardRerun(kept_graph.KeptGraph(data["eager"], find), likes)
-    return cpu.build(dataclasses.replace(plan, returns=data["returns"], eager=original))
+    return build(dataclasses.replace(plan, returns=data["returns"], eager=original))
 
 
-def _training_of(data: dict[str, Any], overlapping: Callable[..., Any], find: kept_graph.Find) -> _C.TrainingCall:
+def plans_in(data: Any) -> Iterator[dict[str, Any]]:
+    """The parts of what `to_data` gave that are one plan each, with the text of its kernels in `source`."""
+    if isinstance(data, dict) and "plan" in data:
+        yield data
+    elif isinstance(data, (dict, list)):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from plans_in(part)
+
+
+def _training_of(
+    data: dict[str, Any],
+    overlapping: Callable[..., Any],
+    find: kept_graph.Find,
+    build: Callable[[Plan], Callable[..., Any]],
+) -> _C.TrainingCall:
     def made(part: dict[str, Any] | None) -> Any:
-        return None if part is None else from_data(part, overlapping, find)
+        return None if part is None else from_data(part, overlapping, find, build)
 
     n_saved, n_checked, differentiable, wanted, layouts, reaches, saving, checks, draws, *written = data["numbers"]
     backwards = _backwards_of(data, made, find, wanted, reaches) if data["backwards"] else None

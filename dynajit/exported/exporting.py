@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from dynajit import _C, api, symbols
+from dynajit.backends import kept_plan
 from dynajit.backends.codegen import export_plan
 from dynajit.capture.shared import unshared
 from dynajit.codegen.generate import CannotGenerate
 from dynajit.codegen.plan import Plan
 from dynajit.constants import NotData
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, ExportError
-from dynajit.exported import trees
+from dynajit.exported import training, trees
+from dynajit.exported.kernels import Kernels
 from dynajit.exported.program import PortableProgram, layout, versions
 from dynajit.report import records
 from dynajit.report.shown import dtype_name
@@ -53,15 +55,22 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    gradients: bool = False,
+    simd: str | Sequence[str] = "auto",
 ) -> Exported:
     """A function or module as a program that can be saved, and run where its source is not.
 
     Args:
-        model: what is exported, for inference on a CPU: whole, without graph breaks. Its weights are those of now.
+        model: what is exported, for a CPU: whole, without graph breaks. Its weights are those of now.
         args, kwargs: arguments to export it for. Tensors may be others of the same dtype and sizes at each call;
             everything else is part of the program.
         dynamic_shapes: which dimensions vary, as for `torch.export.export`: by argument, in its structure, for each
             tensor a dictionary or list of `torch.export.Dim`s (or `Dim.AUTO`, `Dim.DYNAMIC`, `Dim.STATIC`, None).
+        gradients: whether results have gradients, which backward passes compute from the file: for the arguments and
+            parameters that require them now. Without, the program is for inference.
+        simd: what kernels are compiled for: "auto", this machine; "avx512", "avx2" or "none", every x86-64 processor
+            with these instructions (those of the levels x86-64-v4, x86-64-v3 and x86-64). Several fit in one file, of
+            which the most demanding that a processor can run is taken where it is loaded.
 
     Returns:
         A callable program; `save(path)` writes it, `dynajit.load(path)` reads it in another process.
@@ -70,19 +79,19 @@ def export(
         Unsupported: the graph breaks; the message shows the line.
         ConstraintViolation: a dimension that is to vary has one size only, or two that are to differ are equal.
         ExportError: it is a graph that can't be written down: on another device, with effects beside it, or of
-            operations that need Python.
+            operations that need Python; or its kernels can't be compiled.
     """
     named = {} if kwargs is None else dict(kwargs)
     structure, leaves, names = _signature(model, tuple(args), named)
-    copies = iter([_copy(tensor) for _, tensor in leaves])
+    copies = iter([_copy(tensor, gradients) for _, tensor in leaves])
     given = {name: trees.rebuild(structure[name], copies) for name in structure}
     args_given = _like(tuple(args), [given[name] for name in names[: len(args)]])
     named_given = {name: _same_class(value, given[name]) for name, value in named.items()}
     marked = _tensors_of((args_given, named_given))
     dims = _mark(structure, dynamic_shapes, names, marked)
-    recorder = _GraphRecorder()
+    recorder = _GraphRecorder(gradients)
     seen: list[records.CompileRecord] = []
-    with unshared(), torch.no_grad(), _unchanged(model), records.listen(seen.append):
+    with unshared(), torch.set_grad_enabled(gradients), _unchanged(model), records.listen(seen.append):
         compiled = api.compile(model, fullgraph=True, dynamic=None, backend=recorder)  # type: ignore[type-var]
         try:
             result = compiled(*args_given, **named_given)
@@ -96,17 +105,18 @@ def export(
     if effects:
         raise ExportError(f"calling it changes or makes {', '.join(effects[:3])}, which a file can't do again")
     facts, tensors, constants = _facts(model, recorder, structure, names, leaves, marked, dims, result)
-    plan = recorder.plan
-    assert plan is not None
-    binary = cpu.compile_kernels(plan).path.read_bytes() if plan.kernels else b""
-    facts = json.loads(json.dumps(facts))  # as it comes out of a file
-    made = Exported(facts, recorder.data, plan.source, binary, tensors, constants)
+    data, plans = recorder.written_down()
+    kernels = Kernels.compiled(plans, simd)
+    # as they come out of a file
+    facts, data = json.loads(json.dumps([facts | {"targets": kernels.facts()}, data]))
+    made = Exported(facts, data, kernels, tensors, constants)
     made.original = model, tuple(args), named, dynamic_shapes
     return made
 
 
-def compile_exported(program: Any) -> Exported:
-    """A `torch.export.ExportedProgram` as a program of dynajit's, with the dimensions that vary in it."""
+def compile_exported(program: Any, *, gradients: bool = False, simd: str | Sequence[str] = "auto") -> Exported:
+    """A `torch.export.ExportedProgram` as a program of dynajit's, with the dimensions that vary in it. `gradients`,
+    `simd`: see `export`."""
     args, kwargs = program.example_inputs
     placeholders = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     values = [placeholders[name] for name in program.graph_signature.user_inputs if name in placeholders]
@@ -119,7 +129,7 @@ def compile_exported(program: Any) -> Exported:
     module._forward_hooks.clear()
     names = _names(module)[: len(args)]
     structure.update(zip([*names, *kwargs], specs, strict=False))
-    return export(module, args, kwargs, dynamic_shapes=structure)
+    return export(module, args, kwargs, dynamic_shapes=structure, gradients=gradients, simd=simd)
 
 
 class _Function(torch.nn.Module):
@@ -132,11 +142,13 @@ class _Function(torch.nn.Module):
 
 
 class _GraphRecorder:
-    """The backend: plans the graph, and notes what its only run is given and gives."""
+    """The backend: plans the graph, and notes what its only run is given and gives. `plan`: of a graph without
+    gradients."""
 
-    def __init__(self) -> None:
+    def __init__(self, gradients: bool) -> None:
+        self.gradients = gradients
         self.plan: Plan | None = None
-        self.data: dict[str, Any] = {}
+        self.plans: dict[str, Plan] = {}  # by the text of their kernels
         self.examples: Sequence[Any] = ()
         self.inputs: tuple[Any, ...] = ()
         self.outputs: Sequence[Any] = ()
@@ -144,7 +156,7 @@ class _GraphRecorder:
         self.executor: Any = None
 
     def __call__(self, gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        if self.plan is not None:
+        if self.plans:
             raise ExportError("it is more than one graph")
         for value in examples:
             if isinstance(value, torch.Tensor) and value.device.type != "cpu":
@@ -157,25 +169,34 @@ class _GraphRecorder:
         whole = compiled
         while isinstance(whole, _C.RuntimeCall):
             whole = whole.compiled
-        if self.plan is None or whole is not self.executor:
+        if not isinstance(whole, _C.PlanExecutor) and not (self.gradients and isinstance(whole, _C.TrainingCall)):
             raise ExportError("its graph runs operator by operator (see DYNAJIT_LOGS=aot_graphs for why)")
+        self.executor = compiled if self.gradients else whole
+        self.plan = None if self.gradients else getattr(whole, "plan", None)
         return self._run
 
     def _made(self, plan: Plan) -> Callable[..., Any]:
-        self.data = plan_data.to_data(plan)
-        self.plan, self.executor = plan, cpu.build(plan)
-        return self.executor  # type: ignore[no-any-return]
+        self.plans[plan.source] = plan
+        return cpu.build(plan)
+
+    def written_down(self) -> tuple[dict[str, Any], list[Plan]]:
+        """The call as data, and the plans whose kernels it needs. Raises ExportError."""
+        if self.plan is not None:
+            return plan_data.to_data(self.plan), [self.plan]
+        data = training.to_data(self.executor)
+        return data, [self.plans[source] for source in {part["source"]: None for part in kept_plan.plans_in(data)}]
 
     def _run(self, *inputs: Any) -> Any:
         """The run that tells which tensor is which; what it writes is put back."""
         versions = [value._version if _counts(value) else 0 for value in inputs]
-        before = [value.clone() if _counts(value) else None for value in inputs]
+        before = [value.detach().clone() if _counts(value) else None for value in inputs]
         self.inputs = inputs
         self.outputs = self.executor(*inputs)
         for at, (value, version, kept) in enumerate(zip(inputs, versions, before, strict=True)):
             if kept is not None and value._version != version:
                 self.written.add(at)
-                value.copy_(kept)
+                with torch.no_grad():
+                    value.copy_(kept)
         return self.outputs
 
 
@@ -204,12 +225,12 @@ def _signature(
     return {name: trees.flatten(value, name, leaves) for name, value in pairs}, leaves, names
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own, of the same layout."""
+def _copy(tensor: torch.Tensor, gradients: bool) -> torch.Tensor:
+    """A tensor of its own, of the same layout, and a leaf with a gradient if the tensor has one that counts."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         raise ExportError(f"an argument is a {type(tensor).__name__}; programs are exported for strided tensors")
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor.detach())
+    return made.copy_(tensor.detach()).requires_grad_(gradients and tensor.requires_grad)
 
 
 def _like(args: tuple[Any, ...], given: list[Any]) -> tuple[Any, ...]:
@@ -377,13 +398,13 @@ def _facts(
     result: Any,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What the file says of the program, its weights and its constants."""
-    plan = recorder.plan
-    if plan is None:
+    if not recorder.plans:
         raise ExportError("there is no operation on tensors in it")
     places = {id(tensor): at for at, tensor in enumerate(marked)}
     known = _weights_of(model)
     given: list[list[Any]] = []
     tensors: dict[str, torch.Tensor] = {}
+    parameters: dict[str, bool] = {}
     found: dict[int, Any] = {}
     for value, example in zip(recorder.inputs, recorder.examples, strict=True):
         if id(value) in places:
@@ -392,11 +413,15 @@ def _facts(
         elif isinstance(value, torch.Tensor):
             name = known.get(id(value), f"constant {len(tensors)}")
             tensors[name] = value.detach()
+            if isinstance(value, torch.nn.Parameter) or value.requires_grad:
+                parameters[name] = value.requires_grad
+                _refuse_history(name, value)
             given.append(["weight", name])
         else:
             given.append(["size", _symbol(example, value)])
     written = [recorder.inputs[at] for at in recorder.written]
-    constants = {name: value.detach() for name, value in plan.constants.items()}
+    held = {} if recorder.plan is None else recorder.plan.constants
+    constants = {name: value.detach() for name, value in held.items()}
     signature = {
         "names": names,
         "structure": structure,
@@ -406,9 +431,11 @@ def _facts(
     facts = {
         "name": getattr(model, "__name__", type(model).__name__),
         "versions": versions(),
-        "instructions": sorted(toolchain.instruction_sets()),
         "threads": torch.get_num_threads(),
         "inputs": signature,
+        "gradients": {"inputs": [x.requires_grad for x in marked], "weights": parameters}
+        if recorder.gradients
+        else None,
         "given": given,
         "outputs": outputs,
         "results": results,
@@ -416,6 +443,15 @@ def _facts(
         "constants": {name: layout(tensor) for name, tensor in constants.items()},
     }
     return facts, tensors, constants
+
+
+def _refuse_history(name: str, weight: torch.Tensor) -> None:
+    """Raise ExportError where a gradient would go on from the weight, or would be seen there, by what no file has."""
+    hooks: Any = weight._backward_hooks, getattr(weight, "_post_accumulate_grad_hooks", None)
+    if weight.grad_fn is not None:
+        raise ExportError(f"the weight {name} is computed from others, to which gradients would have to go on")
+    if any(hooks):
+        raise ExportError(f"the weight {name} has hooks for its gradient")
 
 
 def _weights_of(model: Any) -> dict[int, str]:

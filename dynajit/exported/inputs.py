@@ -7,7 +7,7 @@ In:  the signature as JSON (`exporting.py` makes it). Out: `Inputs.check(args, k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,17 +19,20 @@ from dynajit.report.shown import dtype_name
 
 
 class Inputs:
-    """The signature. `data`:
+    """The signature. `gradients`: of each tensor, whether it requires a gradient; None where that does not matter.
+    `data`:
 
     names: of the parameters, for arguments given by place. structure: parameter -> structure. leaves: for each tensor
     path, dtype, sizes and strides (numbers, or trees of symbols), whether the program writes it. symbols: name -> the
     leaf and dimension that tell it, least and greatest value, the user's name for it. relations: what has to hold.
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(self, data: Mapping[str, Any], gradients: Sequence[bool] | None = None) -> None:
         self.names: list[str] = list(data["names"])
         self.structure: dict[str, Any] = dict(data["structure"])
         self.leaves = [_Leaf(*row) for row in data["leaves"]]
+        for leaf, gradient in zip(self.leaves, gradients, strict=True) if gradients is not None else ():
+            leaf.gradient = bool(gradient)
         self.symbols = {str(name): tuple(row) for name, row in data["symbols"].items()}
         self.relations = [tree_of_data(relation) for relation in data["relations"]]
         if not all(type(name) is str for name in self.names):
@@ -113,6 +116,7 @@ class _Leaf:
         self.shape = [tree_of_data(size) for size in shape]
         self.stride = [tree_of_data(size) for size in stride]
         self.written = bool(written)
+        self.gradient: bool | None = None
         if not isinstance(self.dtype, torch.dtype) or len(self.shape) != len(self.stride):
             raise ValueError("a tensor of no dtype, or of other strides than sizes")
 
@@ -124,6 +128,10 @@ class _Leaf:
         same = all(type(size) is str or size == found for size, found in zip(self.shape, tensor.shape, strict=False))
         if tensor.dim() != len(self.shape) or not same:
             raise ArtifactError(f"{self.path}: {_shown(tensor)} is given; expected is {self._expected()}")
+
+        if self.gradient is not None and torch.is_grad_enabled() and tensor.requires_grad != self.gradient:
+            found, expected = ("does not", "does") if self.gradient else ("does", "does not")
+            raise ArtifactError(f"{self.path} {found} require a gradient; expected is a tensor that {expected}")
 
     def laid_out(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """The tensor, or a copy with the strides that the plan is for."""
@@ -138,7 +146,7 @@ class _Leaf:
             raise ArtifactError(
                 f"{self.path} is written, and has strides {list(tensor.stride())}; expected are {list(stride)}"
             )
-        return torch.empty_strided(shape, stride, dtype=tensor.dtype).copy_(tensor.detach())
+        return torch.empty_strided(shape, stride, dtype=tensor.dtype).copy_(tensor)
 
     def _expected(self) -> str:
         sizes = ", ".join(size if type(size) is str else str(size) for size in self.shape)

@@ -10,24 +10,26 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dynajit import torch_compat
 from dynajit.codegen.plan import Plan
 from dynajit.constants import NotData
 from dynajit.exc import ArtifactError
-from dynajit.exported import trees
+from dynajit.exported import training, trees
 from dynajit.exported import weights as safetensors
 from dynajit.exported.inputs import Inputs
+from dynajit.exported.kernels import Kernels
 from dynajit.report.shown import dtype_name
-from dynajit.runtime import container, cpu, load, plan_data, toolchain
+from dynajit.runtime import container, plan_data
 
 KIND = "program"
-_PLAN, _SOURCE, _BINARY, _WEIGHTS, _CONSTANTS = "plan.json", "kernels.c", "kernels.so", "weights", "constants"
+_PLAN, _WEIGHTS, _CONSTANTS = "plan.json", "weights", "constants"
 
 
 class PortableProgram:
@@ -36,40 +38,67 @@ class PortableProgram:
     Attributes:
         facts: signature, versions and sizes, as `python -m dynajit inspect` shows them.
         weights: parameters and buffers by their names in the model; writing into one changes what later calls compute.
+            Of a program with gradients parameters are leaves of autograd's graph.
+        target: which of the file's machine code runs, as `export` was given it; "" where its C text was compiled here.
     """
 
     def __init__(
         self,
         facts: dict[str, Any],
         plan: dict[str, Any],
-        source: str,
-        binary: bytes | memoryview,
+        kernels: Kernels,
         tensors: Mapping[str, torch.Tensor],
         constants: dict[str, torch.Tensor],
     ) -> None:
         self.facts = facts
-        self.weights = dict(tensors)
-        self._plan, self._source, self._binary, self._constants = plan, source, binary, constants
-        self._inputs = Inputs(facts["inputs"])
+        gradients = facts["gradients"]
+        self._trains = gradients is not None
+        leaves = gradients["weights"] if self._trains else {}
+        self.weights = {
+            name: nn.Parameter(tensor, leaves[name]) if name in leaves else tensor for name, tensor in tensors.items()
+        }
+        self._plan, self._kernels, self._constants = plan, kernels, constants
+        self._inputs = Inputs(facts["inputs"], gradients["inputs"] if self._trains else None)
         self._given = [self._giver(*row) for row in facts["given"]]
         self._results = [(str(kind), int(at)) for kind, at in facts["results"]]
-        made = plan_data.from_data(plan, source, constants)
-        self._check(made)
-        self._executor = _executor(made, facts, binary)
+        if self._trains:
+            made = training.from_data(plan, kernels)
+            self._check(made.forward, made.results)
+            self._run = made.call
+        else:
+            whole = plan_data.from_data(plan, "".join(kernels.sources), constants)
+            self._check(whole, len(whole.outputs))
+            self._run = kernels.build(whole)
+
+    @property
+    def target(self) -> str:
+        """See above."""
+        return self._kernels.target.name if self._kernels.target is not None else ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for these arguments, without gradients. Raises ArtifactError for arguments that it was
-        not exported for."""
-        leaves, sizes = self._inputs.check(args, kwargs)
-        with torch.no_grad():
+        """What the model gives for these arguments; without gradients, unless it was exported with them. Raises
+        ArtifactError for arguments that it was not exported for."""
+        with torch.set_grad_enabled(self._trains and torch.is_grad_enabled()):
+            leaves, sizes = self._inputs.check(args, kwargs)
             given = [give(leaves, sizes) for give in self._given]
             if torch_compat.any_autocast_enabled():
                 with torch.autocast("cpu", enabled=False):
-                    outputs = self._executor(*given)
+                    outputs = self._run(*given)
             else:
-                outputs = self._executor(*given)
+                outputs = self._run(*given)
         found = [outputs[at] if kind == "graph" else given[at] for kind, at in self._results]
         return trees.rebuild(self.facts["outputs"], iter(found))
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters that the program uses, by their names in the model; none of a program without gradients."""
+        for name, tensor in self.weights.items():
+            if isinstance(tensor, nn.Parameter):
+                yield name, tensor
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The same without names, for an optimizer."""
+        for _, tensor in self.named_parameters():
+            yield tensor
 
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
         """Write the program to a file, which appears when it is complete.
@@ -83,8 +112,7 @@ class PortableProgram:
         """
         sections: list[tuple[str, container.Contents]] = [
             (_PLAN, json.dumps(self._plan).encode()),
-            (_SOURCE, self._source.encode()),
-            (_BINARY, self._binary),
+            *self._kernels.sections(),
             (_CONSTANTS, safetensors.pack(self._constants)),
         ]
         if weights:
@@ -102,9 +130,9 @@ class PortableProgram:
         tensor = self.weights[which]
         return lambda leaves, sizes: tensor
 
-    def _check(self, plan: Plan) -> None:
-        """Raise ValueError where the plan takes or gives something else than the facts say."""
-        limits = {"given": len(plan.inputs), "graph": len(plan.outputs)}
+    def _check(self, plan: Plan, results: int) -> None:
+        """Raise ValueError where the plan, or what gives so many results by it, is not what the facts say."""
+        limits = {"given": len(plan.inputs), "graph": results}
         if len(self._given) != len(plan.inputs) or any(not 0 <= at < limits[kind] for kind, at in self._results):
             raise ValueError("its inputs or results are not those of its plan")
         for name, (kind, which) in zip(plan.inputs, self.facts["given"], strict=True):
@@ -155,7 +183,7 @@ def load_program(
         tensors = _fitting(file, facts["weights"], given)
         constants = safetensors.unpack(file.view(_CONSTANTS), str(path))
         constants = {name: _laid_out(constants[name], row) for name, row in facts["constants"].items()}
-        return PortableProgram(facts, plan, file.read(_SOURCE).decode(), file.view(_BINARY), tensors, constants)
+        return PortableProgram(facts, plan, Kernels.read(file, facts["targets"]), tensors, constants)
     except ArtifactError as error:
         if str(file.path) in str(error):
             raise
@@ -224,20 +252,3 @@ def _laid_out(tensor: torch.Tensor, row: list[Any]) -> torch.Tensor:
     if tensor.stride() == stride:
         return tensor
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
-
-
-def _executor(plan: Any, facts: dict[str, Any], binary: bytes | memoryview) -> Any:
-    """The plan, ready to run: with the kernels of the file where this processor has what they use, else compiled."""
-    if not plan.kernels:
-        return cpu.build(plan)
-    missing = sorted(set(facts["instructions"]) - toolchain.instruction_sets())
-    why = f"its kernels use {', '.join(missing)}, which this processor lacks" if missing else ""
-    if not missing:
-        try:
-            return cpu.build(plan, load.load_binary(binary))
-        except (OSError, AttributeError) as error:
-            why = f"its kernels can't be opened here ({error})"
-    try:
-        return cpu.build(plan)
-    except toolchain.ToolchainError as error:
-        raise ArtifactError(f"{why}, and they can't be compiled anew: {error}") from error

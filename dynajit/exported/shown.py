@@ -40,9 +40,15 @@ def _lines(file: Container) -> list[str]:
     found += [f"relation {symbols.readable(tree_of_data(relation))}" for relation in inputs["relations"]]
     found.append(f"result   {_structure(facts['outputs'])}")
     weights = facts["weights"].values()
+    if facts["gradients"] is not None:
+        wanted = zip(inputs["leaves"], facts["gradients"]["inputs"], strict=True)
+        names = [leaf[0] for leaf, gradient in wanted if gradient]
+        parameters = sum(facts["gradients"]["weights"].values())
+        found.append(f"gradients of {', '.join([*names, f'{parameters} parameters'])}")
     count = sum(math.prod(shape) for _, shape, _ in weights)
     kept = "in the file" if "weights" in file.sections else "given at load"
     found.append(f"weights  {len(weights)} tensors, {count:,} numbers, {kept}")
+    found.append(f"kernels  for {', '.join(name for name, _ in facts['targets'])}")
     found += [f"section  {name}: {place.size:,} bytes" for name, place in file.sections.items()]
     return found
 

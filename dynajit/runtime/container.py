@@ -25,7 +25,7 @@ from dynajit.exc import ArtifactError
 
 MAGIC = b"DYNAJIT\0"
 # Bump when an older dynajit would misread the file.
-FORMAT = 1
+FORMAT = 2
 ALIGNMENT = 64
 MAX_HEADER = 64 << 20
 MAX_SECTIONS = 1 << 17

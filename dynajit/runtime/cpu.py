@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import torch
 
 from dynajit.codegen.plan import KernelInfo, Plan
-from dynajit.runtime import load, memory, native
+from dynajit.runtime import load, memory, native, toolchain
 from dynajit.runtime.without_collectives import NotWritten, WithoutCollectives
 
 # As many arguments as csrc/plan/plan_executor.cpp calls a function with; more are given in an array.
@@ -34,8 +34,16 @@ def build(plan: Plan, library: load.Library | None = None) -> Callable[..., tupl
 
 def compile_kernels(plan: Plan) -> load.Library:
     """The library of the plan's kernels, compiled now or before. Raises ToolchainError."""
-    arrays = "".join(_of_array(kernel) for kernel in plan.kernels if _takes_array(kernel))
-    return load.load_source(plan.source + arrays, len(plan.kernels))
+    return load.load_source(_text(plan), len(plan.kernels))
+
+
+def machine_code(plan: Plan, chain: toolchain.Toolchain) -> bytes:
+    """The plan's kernels as a shared object of that compiler's. Raises ToolchainError, OSError."""
+    return load.compiled(_text(plan), chain).read_bytes()
+
+
+def _text(plan: Plan) -> str:
+    return plan.source + "".join(_of_array(kernel) for kernel in plan.kernels if _takes_array(kernel))
 
 
 def _load_kernels(plan: Plan, library: load.Library | None) -> dict[str, native.CpuKernel]:

@@ -56,17 +56,25 @@ def load_source(source: str, kernels: int) -> Library:
     Raises ToolchainError where no C compiler works or it refuses the text.
     """
     chain = toolchain.find()
-    key = hashlib.sha256(f"{_FORMAT}\0{chain.fingerprint}\0{source}".encode()).hexdigest()
+    key = _key(chain, source)
     with _lock:
         library = _libraries.get(key)
     if library is None:
         with phases.timer("c_compile"):
             progress.count(0, kernels)  # all of them at once
-            path = store.get_or_make(key, ".so", functools.partial(_compile, chain, source))
-            library = Library(path)
+            library = Library(compiled(source, chain))
         with _lock:
             library = _libraries.setdefault(key, library)
     return library
+
+
+def compiled(source: str, chain: toolchain.Toolchain) -> Path:
+    """The shared object of `source`, from the artifact store or compiled now. Raises ToolchainError."""
+    return store.get_or_make(_key(chain, source), ".so", functools.partial(_compile, chain, source))
+
+
+def _key(chain: toolchain.Toolchain, source: str) -> str:
+    return hashlib.sha256(f"{_FORMAT}\0{chain.fingerprint}\0{source}".encode()).hexdigest()
 
 
 def load_binary(contents: bytes | memoryview) -> Library:

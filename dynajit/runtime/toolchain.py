@@ -40,6 +40,21 @@ _SIMD_FLAGS = {
     "none": ("-fno-tree-vectorize", "-fno-tree-slp-vectorize"),
 }
 
+# for machines other than this one: flags, and the instructions that these stand for, as /proc/cpuinfo has them
+_LEVELS: dict[str, tuple[tuple[str, ...], str]] = {
+    "avx512": (
+        ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+        "avx512f avx512bw avx512cd avx512dq avx512vl avx avx2 bmi1 bmi2 f16c fma abm movbe xsave "
+        "cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2",
+    ),
+    "avx2": (
+        ("-march=x86-64-v3",),
+        "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2",
+    ),
+    "none": (_SIMD_FLAGS["none"], ""),
+}
+LEVELS = tuple(_LEVELS)
+
 # of the flags in /proc/cpuinfo those that a compiler makes use of
 _INSTRUCTIONS = re.compile(
     r"(sse|ssse|pni|avx|amx|fma|f16c|bmi|abm|popcnt|movbe|lzcnt|cx16|lahf|adx|aes|vaes|sha|gfni|v?pclmul|rdrnd|rdseed|"
@@ -80,14 +95,26 @@ class Toolchain:
 
 def find() -> Toolchain:
     """The toolchain that the settings of this moment lead to. Raises ToolchainError where there is none."""
-    found = _find(config.compiler, os.environ.get("CC", ""), config.simd)
+    return _found(config.simd, portable=False)
+
+
+def for_level(level: str) -> tuple[Toolchain, frozenset[str]]:
+    """The compiler in use, for every machine of this kind that has the instructions of the level, one of `LEVELS`, the
+    most demanding first; these instructions. Raises ToolchainError."""
+    if platform.machine() != "x86_64":
+        raise ToolchainError(f"kernels for {level} are compiled on x86_64 machines; this is {platform.machine()}")
+    return _found(level, portable=True), frozenset({platform.machine(), *_LEVELS[level][1].split()})
+
+
+def _found(simd: str, portable: bool) -> Toolchain:
+    found = _find(config.compiler, os.environ.get("CC", ""), simd, portable)
     if isinstance(found, ToolchainError):
         raise found
     return found
 
 
 @functools.cache
-def _find(configured: str, environment: str, simd: str) -> Toolchain | ToolchainError:
+def _find(configured: str, environment: str, simd: str, portable: bool) -> Toolchain | ToolchainError:
     # Failure is cached as well: a graph must not search the machine again for what isn't there.
     tried = []
     candidates = [configured] if configured else [environment, "cc", "gcc", "clang", _ZIG]
@@ -103,7 +130,7 @@ def _find(configured: str, environment: str, simd: str) -> Toolchain | Toolchain
             continue
         if environment and tried and not configured:
             warnings.warn(f"dynajit: $CC is passed over for {shlex.join(command)}. {tried[0]}", stacklevel=2)
-        return _toolchain(command, family, version, simd)
+        return _toolchain(command, family, version, simd, portable)
     return ToolchainError(
         "no C compiler works, so nothing can be fused. Tried " + "; ".join(tried) + ". Install gcc or clang, or "
         "pip install ziglang (dynajit[compiler]), or name one with dynajit.config.compiler, DYNAJIT_COMPILER or CC"
@@ -131,9 +158,9 @@ def _family(version: str) -> str | None:
     return "gcc" if "gcc" in first or "free software foundation" in first else None
 
 
-def _toolchain(command: tuple[str, ...], family: str, version: str, simd: str) -> Toolchain:
+def _toolchain(command: tuple[str, ...], family: str, version: str, simd: str, portable: bool) -> Toolchain:
     openmp = _loaded_openmp() if family == "gcc" else None
-    flags = _flags(family, simd, openmp is not None)
+    flags = _flags(family, simd, openmp is not None, portable)
     # The libraries are named one by one so that -fopenmp does not add the compiler's own OpenMP runtime: two of them in
     # one process mean two thread pools and a torch.set_num_threads() that only one listens to.
     link = ("-nodefaultlibs", *([openmp] if openmp else []), "-lm", "-lc", "-lgcc") if family == "gcc" else ("-lm",)
@@ -141,8 +168,8 @@ def _toolchain(command: tuple[str, ...], family: str, version: str, simd: str) -
     return Toolchain(command, family, flags, link, openmp is not None, hashlib.sha256(text.encode()).hexdigest())
 
 
-def _flags(family: str, simd: str, openmp: bool) -> tuple[str, ...]:
-    target = _SIMD_FLAGS[simd]
+def _flags(family: str, simd: str, openmp: bool, portable: bool) -> tuple[str, ...]:
+    target = _LEVELS[simd][0] if portable else _SIMD_FLAGS[simd]
     if platform.machine() in ("aarch64", "arm64") and simd == "auto":
         target = _SIMD_FLAGS["neon"]
     if family == "clang" and simd == "none":

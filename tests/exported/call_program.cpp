@@ -1,6 +1,7 @@
 /* For the tests: calls of exported programs without Python.
  *
  *     call_program load FILE...                        one line for each: "fine", or why it can't be loaded
+ *     call_program target FILE...                      the same, with the target whose kernels run in place of "fine"
  *     call_program run FILE IN OUT [WEIGHTS]           IN: the tensors of each call, as torch.save has lists of lists;
  *                                                      OUT: the results. WEIGHTS: what set_weights is given after the
  *                                                      first call, as a dictionary */
@@ -64,7 +65,7 @@ int main(int count, char **arguments)
     for (int i = 2; i < count; i++) {
         try {
             dynajit::Program program(arguments[i]);
-            std::cout << "fine\n";
+            std::cout << (std::string(arguments[1]) == "target" ? program.target() : "fine") << "\n";
         }
         catch (const std::exception &error) {
             std::string text = error.what();

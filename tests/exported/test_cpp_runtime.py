@@ -6,6 +6,7 @@ The library, a package of CMake's, is built and installed once; `examples/serve_
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -236,6 +237,90 @@ def test_files_that_are_none(programs: Path, tmp_path: Path) -> None:
     assert sum(line != "fine" for line in lines[:200]) > 180  # the others have another byte between sections
     assert sum(line != "fine" for line in lines[200:]) > 200
     assert ran(programs / "call_program", "load", "/nowhere").startswith("/nowhere: it can't be read: No such file")
+
+
+def expression(choose: random.Random, depth: int) -> str:
+    """Text of arithmetic on the size s0, as Python writes it."""
+    if depth == 0:
+        return choose.choice(["s0", str(choose.randint(0, 9)), "True", "2.5", "1e-05"])
+    one, two, three = (expression(choose, depth - choose.randint(1, depth)) for _ in range(3))
+    return choose.choice(
+        [
+            *(f"({one} {op} {two})" for op in ("+", "-", "*", "//", "%", "/", "==", "<", ">=", "and", "or")),
+            *(f"{name}({one}, {two})" for name in ("min", "max")),
+            *(f"{name}({one})" for name in ("abs", "int", "round", "math.floor", "bool", "float")),
+            *(f"({two} if {one} else {three})", f"{one} if {two} else {three} if {one} else {two}"),
+            *(f"not {one}", f"-{one}", f"({one} or {two} and {three})", f"{one} - {two} * -{three} + s0"),
+        ]
+    )
+
+
+def with_sizes(path: Path, steps: list[str], relations: list[Any]) -> Path:
+    """The file, whose plan computes these texts, and whose inputs have to fit these trees."""
+    file = Container(path, "program")
+    sections, facts = {name: file.read(name) for name in file.sections}, json.loads(json.dumps(file.facts))
+    plan = json.loads(sections["plan.json"])
+    (symbol,) = facts["inputs"]["symbols"]
+    rows = [
+        ["SizeStep", {"symbol": f"made{at}", "what": "expression", "source": text.replace("s0", symbol), "at": 0}]
+        for at, text in enumerate(steps)
+    ]
+    at = next(
+        (at + 1 for at, step in enumerate(plan["steps"]) if step[0] == "SizeStep" and step[1]["symbol"] == symbol), 0
+    )
+    plan["steps"][at:at] = rows
+    facts["inputs"]["relations"] += json.loads(json.dumps(relations).replace('"s0"', json.dumps(symbol)))
+    changed = path.with_name("sizes.djt")
+    container.write(changed, "program", facts, list((sections | {"plan.json": json.dumps(plan).encode()}).items()))
+    return changed
+
+
+def test_sizes_are_what_python_computes(programs: Path, tmp_path: Path) -> None:
+    path, _ = exported("other strides", tmp_path)
+    choose, steps = random.Random(0), list[str]()
+    while len(steps) < 400:
+        text = expression(choose, 4)
+        try:
+            value = eval(text, {"math": math}, {"s0": 7})
+        except (ZeroDivisionError, OverflowError, ValueError, SyntaxError):  # a condition, or `not`, as an operand
+            continue
+        if not isinstance(value, complex) and abs(value) < 1 << 62:
+            steps.append(f"1 // (({text}) == {value!r})")
+    given = (torch.randn(6, 7).t(),)
+    found = called(programs, with_sizes(path, steps, []), [given])
+    assert torch.equal(found[0][0], dynajit.load(path)(*given))
+    with pytest.raises(AssertionError, match="a size is divided by zero"):
+        called(programs, with_sizes(path, ["1 // (s0 == 8)"], []), [given])
+
+
+def test_one_arm_of_a_condition_is_computed(programs: Path, tmp_path: Path) -> None:
+    path, _ = exported("other strides", tmp_path)
+    zero = ["add", "s0", -7]
+    steps = ["8 // (s0 - 7) if s0 != 7 else s0", "s0 if s0 == 7 else 1 // (s0 - 7)", "s0 == 7 or 1 // (s0 - 7)"]
+    relations = [
+        ["where", ["eq", "s0", 7], True, ["floordiv", 1, zero]],
+        ["or", ["eq", "s0", 7], ["floordiv", 1, zero]],
+        ["not", ["and", ["ne", "s0", 7], ["floordiv", 1, zero]]],
+    ]
+    given = (torch.randn(6, 7).t(),)
+    changed = with_sizes(path, steps, relations[:1])
+    expected = dynajit.load(path)(*given)
+    assert torch.equal(dynajit.load(changed)(*given), expected)
+    assert torch.equal(called(programs, with_sizes(path, steps, relations), [given])[0][0], expected)
+
+
+def test_the_best_target_that_the_processor_has_is_taken(programs: Path, tmp_path: Path) -> None:
+    path, given = tmp_path / "program.djt", [(torch.randn(4, 8),)]
+    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)).eval()
+    program = dynajit.export(net, given[0], simd=["none", "avx2"])
+    for missing, taken in (([], "avx2"), ([0], "none"), ([0, 1], "")):
+        for at in missing:
+            program.facts["targets"][at][1] = ["x86_64", "avx2048"]
+        program.save(path)
+        lines = ran(programs / "call_program", "target", path).splitlines()
+        assert lines == ([taken] if taken else [f"{path}: its kernels use avx2048, which this processor lacks"])
+        if taken:
+            torch.testing.assert_close(called(programs, path, given)[0][0], net(*given[0]))
 
 
 def test_other_releases_and_weights_left_out(programs: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ VALUES: list[Any] = [None, -1, 10**30, 0.5, "x", "sin", [], ["tuple"], {}, [None
 def test_changed_facts_with_right_checksums(good: Path, tmp_path: Path) -> None:
     """What the header says of inputs, results and weights is checked beyond its checksum."""
     facts, choose = Container(good, "program").facts, random.Random(1)
-    known = [place for place in places(facts) if place[0] not in ("instructions", "threads", "name")]
+    known = [place for place in places(facts) if place[0] not in ("targets", "threads", "name")]
     for _ in range(300):
         place, value = choose.choice(known), choose.choice(VALUES)
         path = rewritten(good, tmp_path / "changed.djt", lambda facts, _: replace(facts, place, value))  # noqa: B023
@@ -114,6 +114,27 @@ def test_changed_facts_with_right_checksums(good: Path, tmp_path: Path) -> None:
                 act()
             except ArtifactError:
                 continue
+
+
+def test_changed_programs_with_gradients(tmp_path: Path) -> None:
+    """What their header says of a call, and the data of both halves, with right checksums."""
+    good, choose = tmp_path / "trains.djt", random.Random(2)
+    dynajit.export(Net(), (torch.randn(5, 6), True), gradients=True).save(good)
+    file, refused = Container(good, "program"), 0
+    for number in range(300):
+        facts, plan = json.loads(json.dumps(file.facts)), json.loads(file.read("plan.json"))
+        changed = facts if number % 2 else plan
+        known = [place for place in places(changed) if place[0] not in ("targets", "threads", "name")]
+        replace(changed, choose.choice(known), choose.choice(VALUES))
+        sections = {name: file.read(name) for name in file.sections} | {"plan.json": json.dumps(plan).encode()}
+        container.write(tmp_path / "changed.djt", "program", facts, list(sections.items()))
+        try:
+            loaded = dynajit.load(tmp_path / "changed.djt")
+            if changed is facts:  # else kernels may be given other memory
+                loaded(X, True)
+        except ArtifactError:
+            refused += 1
+    assert refused > 150
 
 
 @pytest.mark.parametrize(
@@ -126,7 +147,7 @@ def test_changed_facts_with_right_checksums(good: Path, tmp_path: Path) -> None:
         (lambda f, s: s.update(weights=b"12"), "not in the safetensors format"),
         (lambda f, s: s.update(weights=(5).to_bytes(8, "little") + b"[" * 5), "not in the safetensors format"),
         (lambda f, s: s.pop("weights"), "saved without weights: give the 2"),
-        (lambda f, s: s.update({"kernels.so": b"no library", "kernels.c": b"no C"}), "can't be compiled anew"),
+        (lambda f, s: s.update({"kernels/0.auto.so": b"no library", "kernels/0.c": b"no C"}), "can't be compiled anew"),
         (lambda f, s: f["weights"].update(more=["float32", [3], [1]]), "the weight more is missing"),
     ],
 )
@@ -137,8 +158,8 @@ def test_what_is_missing_or_foreign_is_named(good: Path, tmp_path: Path, change:
 
 def test_kernels_for_another_processor_are_compiled_anew(good: Path, tmp_path: Path) -> None:
     def foreign(facts: dict[str, Any], sections: dict[str, bytes]) -> None:
-        facts["instructions"] = [*facts["instructions"], "avx2048"]
-        sections["kernels.so"] = b"machine code of another machine"
+        facts["targets"][0][1].append("avx2048")
+        sections["kernels/0.auto.so"] = b"machine code of another machine"
 
     expected = dynajit.load(good)(X, True)
     path = rewritten(good, tmp_path / "foreign.djt", foreign)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch.export import Dim
 
 import dynajit
 from dynajit.exc import ArtifactError, ConfigError, ConstraintViolation, ExportError, Unsupported
+from dynajit.exported import inspect_file
+from dynajit.runtime import toolchain
 
 close = torch.testing.assert_close
 
@@ -326,6 +329,40 @@ def test_a_process_without_the_source_runs_it(tmp_path: Path) -> None:
     kind, total = done.stdout.split()
     assert kind == "Pair"
     close(float(total), exported(torch.ones(4, 8))["y"].double().sum().item())
+
+
+def test_the_best_target_that_the_processor_has_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("other processors have no levels")
+    args = tuple(torch.full((4,), float(number)) for number in range(3))
+    exported = dynajit.export(chain, args, simd=["none", "avx512", "auto", "avx2"])
+    exported.save(tmp_path / "program.djt")
+    here = toolchain.instruction_sets()
+    v3 = toolchain.for_level("avx2")[1]
+    for has, taken in (
+        (here, "auto"),
+        (toolchain.for_level("avx512")[1], "avx512"),
+        (v3, "avx2"),
+        (v3 | {"avx512f"}, "avx2"),
+        (v3 - {"fma"}, "none"),
+    ):
+        monkeypatch.setattr(toolchain, "instruction_sets", lambda has=has: has)
+        loaded = dynajit.load(tmp_path / "program.djt")
+        assert loaded.target == taken
+        if has <= here:
+            assert torch.equal(loaded(*args), chain(*args))
+    monkeypatch.undo()
+    assert "kernels  for auto, avx512, avx2, none" in inspect_file(tmp_path / "program.djt")
+
+
+def test_targets_that_there_are_not() -> None:
+    for simd, message in (
+        ("sm_80", "unknown target 'sm_80': programs are exported for CPUs"),
+        (["avx2", "avx3"], "unknown target 'avx3': did you mean avx2"),
+        ([], "at least one target"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            dynajit.export(chain, (torch.ones(2), torch.ones(2)), simd=simd)
 
 
 @pytest.mark.parametrize("inputs", [1, 100], ids=["few arguments", "more than a call takes"])

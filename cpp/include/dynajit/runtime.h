@@ -49,12 +49,17 @@ struct Options {
 class Program {
 public:
     /* Maps the file into memory. Throws Error: the file is damaged or of another kind, was made with another release of
-     * torch or for a processor with other instructions, calls functions of Python, or weights don't fit. */
+     * torch or for processors with other instructions alone, is for training, calls functions of Python, or weights
+     * don't fit. */
     explicit Program(const std::string &path, const Options &options = {});
 
     /* The tensors that a call takes, in order; names of those that it gives. */
     const std::vector<Input> &inputs() const;
     const std::vector<std::string> &outputs() const;
+
+    /* Which of the file's machine code runs: the first, as `dynajit.export` was given them by `simd`, whose instructions
+     * this processor has; "" where there are no kernels. */
+    const std::string &target() const;
 
     /* Parameters and buffers by their names in the model. Writing into one changes what later calls compute. */
     Weights weights() const;
@@ -63,8 +68,9 @@ public:
      * under way end with those that they began with. Throws Error. */
     void set_weights(const Weights &given);
 
-    /* One call, without gradients. Any number of threads may call at once; a program that writes buffers of its own
-     * gives them to all. Throws Error for tensors that the program was not exported for; c10::Error from operators. */
+    /* One call, without gradients, on the calling thread: programs are for CPUs, where there are no streams to choose;
+     * kernels take as many threads as `at::set_num_threads` says. Any number of threads may call at once; a program that
+     * writes buffers of its own gives them to all. Throws Error for tensors that the program was not exported for; c10::Error from operators. */
     std::vector<at::Tensor> run(const std::vector<at::Tensor> &given) const;
 
 private:
