@@ -90,11 +90,26 @@ def export(
     marked = _tensors_of((args_given, named_given))
     dims = _mark(structure, dynamic_shapes, names, marked)
     recorder = _GraphRecorder(gradients)
+    result = _compiled(model, recorder, args_given, named_given)
+    facts, tensors, constants = _facts(model, recorder, structure, names, leaves, marked, dims, result)
+    data, plans = recorder.written_down()
+    kernels = Kernels.compiled(plans, simd)
+    # as they come out of a file
+    facts, data = json.loads(json.dumps([facts | {"targets": kernels.facts()}, data]))
+    made = Exported(facts, data, kernels, tensors, constants)
+    made.original = model, tuple(args), named, dynamic_shapes
+    return made
+
+
+def _compiled(
+    model: Callable[..., Any], recorder: _GraphRecorder, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The result of the model, compiled by the recorder. Raises ExportError, Unsupported."""
     seen: list[records.CompileRecord] = []
-    with unshared(), torch.set_grad_enabled(gradients), _unchanged(model), records.listen(seen.append):
+    with unshared(), torch.set_grad_enabled(recorder.gradients), _unchanged(model), records.listen(seen.append):
         compiled = api.compile(model, fullgraph=True, dynamic=None, backend=recorder)  # type: ignore[type-var]
         try:
-            result = compiled(*args_given, **named_given)
+            result = compiled(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, ExportError):
                 raise error.inner_exception from None
@@ -104,14 +119,7 @@ def export(
         effects = [effect for effect in effects if effect.rpartition(".")[2] not in _TABLES]
     if effects:
         raise ExportError(f"calling it changes or makes {', '.join(effects[:3])}, which a file can't do again")
-    facts, tensors, constants = _facts(model, recorder, structure, names, leaves, marked, dims, result)
-    data, plans = recorder.written_down()
-    kernels = Kernels.compiled(plans, simd)
-    # as they come out of a file
-    facts, data = json.loads(json.dumps([facts | {"targets": kernels.facts()}, data]))
-    made = Exported(facts, data, kernels, tensors, constants)
-    made.original = model, tuple(args), named, dynamic_shapes
-    return made
+    return result
 
 
 def compile_exported(program: Any, *, gradients: bool = False, simd: str | Sequence[str] = "auto") -> Exported:

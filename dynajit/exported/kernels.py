@@ -19,7 +19,7 @@ HERE = "auto"
 _NAMES = (HERE, *toolchain.LEVELS)
 
 
-class Target(NamedTuple):
+class MachineCode(NamedTuple):
     """A kind of processor, and the machine code for it of each plan that has kernels."""
 
     name: str
@@ -36,7 +36,7 @@ class Kernels:
         target: the one whose machine code runs here; None: the C text is compiled.
     """
 
-    def __init__(self, sources: Sequence[str], targets: Sequence[Target]) -> None:
+    def __init__(self, sources: Sequence[str], targets: Sequence[MachineCode]) -> None:
         self.sources, self.targets = list(sources), list(targets)
         has = toolchain.instruction_sets()
         self.target = next((target for target in targets if target.instructions <= has), None)
@@ -56,7 +56,9 @@ class Kernels:
         try:
             for name in sorted(set(names), key=_NAMES.index):
                 chain, instructions = _chain(name)
-                targets.append(Target(name, instructions, [cpu.machine_code(plan, chain) for plan in with_kernels]))
+                targets.append(
+                    MachineCode(name, instructions, [cpu.machine_code(plan, chain) for plan in with_kernels])
+                )
         except (toolchain.ToolchainError, OSError) as error:
             raise ExportError(f"its kernels can't be compiled: {error}") from error
         return cls([plan.source for plan in with_kernels], targets)
@@ -66,7 +68,7 @@ class Kernels:
         """Those in a file, of whose targets `facts` are what `facts` gave. Raises ArtifactError, ValueError."""
         count = sum(name.startswith("kernels/") and name.endswith(".c") for name in file.sections)
         targets = [
-            Target(name, frozenset(map(str, instructions)), [file.view(_section(at, name)) for at in range(count)])
+            MachineCode(name, frozenset(map(str, instructions)), [file.view(_section(at, name)) for at in range(count)])
             for name, instructions in facts
         ]
         return cls([file.read(f"kernels/{at}.c").decode() for at in range(count)], targets)
