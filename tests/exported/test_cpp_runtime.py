@@ -323,13 +323,16 @@ def test_the_best_target_that_the_processor_has_is_taken(programs: Path, tmp_pat
             torch.testing.assert_close(called(programs, path, given)[0][0], net(*given[0]))
 
 
-def test_other_releases_and_weights_left_out(programs: Path, tmp_path: Path) -> None:
+def test_other_releases_training_and_weights_left_out(programs: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     path, without = tmp_path / "old.djt", tmp_path / "without.djt"
     program = dynajit.export(nn.Linear(3, 2), (torch.randn(4, 3),))
     program.save(without, weights=False)
     program.facts["versions"]["torch"] = "1.0"
     program.save(path)
-    first, second = ran(programs / "call_program", "load", path, without).splitlines()
+    trained = tmp_path / "trained.djt"
+    dynajit.export(nn.Linear(3, 2), (torch.randn(4, 3),), gradients=True).save(trained)
+    first, second, third = ran(programs / "call_program", "load", path, without, trained).splitlines()
+    assert third.startswith(f"{trained}: it was exported with gradients=True, for training, which needs Python")
     assert "it was exported with torch 1.0" in first and "Export it anew here" in first
     assert second == f"{without}: it was saved without weights, and none are given"
