@@ -178,7 +178,8 @@ class _GraphRecorder:
         while isinstance(whole, _C.RuntimeCall):
             whole = whole.compiled
         if not isinstance(whole, _C.PlanExecutor) and not (self.gradients and isinstance(whole, _C.TrainingCall)):
-            raise ExportError("its graph runs operator by operator (see DYNAJIT_LOGS=aot_graphs for why)")
+            other = "runs operator by operator" + ", or gives views of one tensor or of inputs" * self.gradients
+            raise ExportError(f"its graph {other} (see DYNAJIT_LOGS=aot_graphs for why)")
         self.executor = compiled if self.gradients else whole
         self.plan = None if self.gradients else getattr(whole, "plan", None)
         return self._run

@@ -39,7 +39,6 @@ class PortableProgram:
         facts: signature, versions and sizes, as `python -m dynajit inspect` shows them.
         weights: parameters and buffers by their names in the model; writing into one changes what later calls compute.
             Of a program with gradients parameters are leaves of autograd's graph.
-        target: which of the targets given to `export` this processor is one of; "" where the C text is compiled here.
     """
 
     def __init__(
@@ -72,7 +71,8 @@ class PortableProgram:
 
     @property
     def target(self) -> str:
-        """The first of the targets that this processor has all instructions of."""
+        """The first of the targets given to `export` that this processor has all instructions of; "" if there is none,
+        and the C text is compiled here."""
         return self._kernels.target.name if self._kernels.target is not None else ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
