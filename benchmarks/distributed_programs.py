@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -138,17 +139,32 @@ def joined(compile: Compile) -> Made:
 # ------------------------------------------------------------------------------------------------ fully sharded
 
 
-def sharded(compile: Compile, blocks: str = "each", compiled: str = "all", **options: Any) -> Made:
-    """`blocks`: each is sharded by itself, or none is. `compiled`: the whole, or each block before it is sharded."""
+def sharded(compile: Compile, blocks: str = "each", compiled: str = "all", count: int = BLOCKS, **options: Any) -> Made:
+    """`blocks`: each of the `count` is sharded by itself, or none is. `compiled`: the whole, or each block before it is
+    sharded."""
     from torch.distributed.fsdp import fully_shard
 
-    module = model()
+    module = model(count)
     if compiled == "blocks":
         module = nn.Sequential(*[compile(block) for block in module])
     if blocks == "each":
         for block in module:
             fully_shard(block, **options)
     fully_shard(module, **options)
+    return module, compile(module) if compiled == "all" else module
+
+
+def wrapped(compile: Compile, compiled: str = "all") -> Made:
+    """The older FSDP, which wraps modules: `compiled` as above."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    blocks = model()
+    if compiled == "blocks":
+        for at, block in enumerate(blocks):
+            blocks[at] = compile(block)
+    policy = ModuleWrapPolicy({Block})
+    module = FullyShardedDataParallel(blocks, auto_wrap_policy=policy, device_id=home(), use_orig_params=True)
     return module, compile(module) if compiled == "all" else module
 
 
@@ -183,6 +199,24 @@ def accumulating(compile: Compile) -> Made:
         return result
 
     return module, step
+
+
+def reloaded(call: Any, step: int) -> torch.Tensor:
+    """In one step parameters are saved by torch.distributed.checkpoint, and loaded again."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    if step == 10:
+        folder: list[Any] = [tempfile.mkdtemp()]
+        dist.broadcast_object_list(folder)
+        state = get_model_state_dict(call)
+        checkpoint.save(state, checkpoint_id=folder[0])
+        with torch.no_grad():
+            for parameter in call.parameters():
+                parameter.zero_()
+        checkpoint.load(state, checkpoint_id=folder[0])
+        set_model_state_dict(call, state)
+    return backward(call, step)
 
 
 def unsynchronised(call: Any, step: int) -> torch.Tensor:
@@ -472,6 +506,9 @@ PROGRAMS: dict[str, Program] = {
     "FSDP2, CPU offload": Program(offloaded, backward),
     "FSDP2, prefetch": Program(prefetched, backward),
     "FSDP2, accumulation": Program(accumulating, unsynchronised),
+    "FSDP2, saved and loaded": Program(sharded, reloaded),
+    "FSDP1": Program(wrapped, backward),
+    "FSDP1, blocks compiled": Program(_forms(wrapped, compiled="blocks"), backward),
     "tensor parallel": Program(tensor_parallel, shared),
     "sequence parallel": Program(_forms(tensor_parallel, sequence=True), shared),
     "sequence parallel by hand": Program(by_hand, backward),

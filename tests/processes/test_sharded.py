@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +53,18 @@ def shard_recomputed(model: nn.Sequential) -> None:
     shard_fully(model)
 
 
+def wrap_fully(model: nn.Sequential) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    policy = ModuleWrapPolicy({Block})
+    return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+
+
 # how a model is spread, graphs, and breaks: at each hook of a fully sharded module
-FORMS = {
+FORMS: dict[str, tuple[Any, tuple[int, int]]] = {
     "fully_shard": (shard_fully, (2, 1)),
+    "FullyShardedDataParallel": (wrap_fully, (2, 1)),
     "fully_shard, recomputed": (shard_recomputed, (2, 1)),
     "parallelize_module": (shard_tensors, (1, 0)),
 }
@@ -63,8 +73,8 @@ FORMS = {
 def trained(rank: int, form: str, how: str) -> tuple[Any, tuple[int, int, int]]:
     """Losses, local parts of the last gradients and of parameters; then graphs, breaks, and captures after step 2."""
     torch.manual_seed(0)
-    model = nn.Sequential(*[Block() for _ in range(BLOCKS)])
-    FORMS[form][0](model)
+    blocks = nn.Sequential(*[Block() for _ in range(BLOCKS)])
+    model = FORMS[form][0](blocks) or blocks
     call = dynajit.compile(model) if how == "compiled" else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses, gradients = [], []
@@ -95,3 +105,45 @@ def test_form(two: Ranks, form: str) -> None:
     for (one, _), (other, counts) in zip(expected, actual, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
         assert counts == (*FORMS[form][1], 0)
+
+
+def saved_and_loaded(rank: int, folder: str, how: str) -> tuple[Any, list[str]]:
+    """Steps before and after the state is saved, of the model that goes on and of one that loads it; and its names."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def make() -> tuple[Any, Any]:
+        model = nn.Sequential(*[Block() for _ in range(BLOCKS)])
+        shard_fully(model)
+        call = dynajit.compile(model) if how == "compiled" else model
+        return call, torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(call: Any, optimizer: Any, number: int) -> float:
+        loss = call(torch.randn(8, 16, generator=torch.Generator().manual_seed(10 * number + rank))).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss)
+
+    first, second = make(), make()
+    losses = [step(*first, number) for number in range(2)]
+    state = get_state_dict(*first)
+    dcp.save({"model": state[0], "optimizer": state[1]}, checkpoint_id=folder)
+    loaded = get_state_dict(*second)
+    dcp.load({"model": loaded[0], "optimizer": loaded[1]}, checkpoint_id=folder)
+    set_state_dict(*second, model_state_dict=loaded[0], optim_state_dict=loaded[1])
+    for number in range(2, 4):
+        losses.append(step(*first, number))
+        assert step(*second, number) == losses[-1]
+    pairs = list(zip(first[0].parameters(), second[0].parameters(), strict=True))
+    assert all(torch.equal(local(one), local(other)) for one, other in pairs)
+    return (losses, [local(one) for one, _ in pairs]), [*state[0], *state[1]["state"]]
+
+
+def test_checkpoint(two: Ranks, tmp_path: Path) -> None:
+    """torch.distributed.checkpoint of a compiled module and its optimizer, by eager's names."""
+    expected = two.run(saved_and_loaded, str(tmp_path / "eager"), "eager")
+    actual = two.run(saved_and_loaded, str(tmp_path / "compiled"), "compiled")
+    for (one, names), (other, found) in zip(expected, actual, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        assert found == names
