@@ -394,6 +394,10 @@ static bool access_is_kept(Maker *maker, const Instruction *instruction)
     switch (instruction->op) {
     case OP_CONST:
         return true;
+    case OP_CONST_WEAK: /* compared before anything in the object is looked at: words of a phase are in this order */
+        add_pointer(maker, instruction->a, 1, &((PyWeakReference *)instruction->payload)->wr_object,
+                    maker->objects[instruction->a]);
+        return true;
     case OP_TYPE_OF:
         keep_class(maker, base);
         return true;

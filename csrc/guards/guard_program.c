@@ -267,7 +267,8 @@ static int (*const payload_parsers[])(Instruction *, PyObject *, Py_ssize_t) = {
 
 static bool reads_b(Op op)
 {
-    return op == OP_SAME_OBJECT || (op < OP_LAST_ACCESS && op != OP_CONST && op != OP_GLOBAL && op != OP_TOGETHER);
+    return op == OP_SAME_OBJECT
+        || (op < OP_LAST_ACCESS && op != OP_CONST && op != OP_CONST_WEAK && op != OP_GLOBAL && op != OP_TOGETHER);
 }
 
 static bool reads_a(Op op)

@@ -7,6 +7,7 @@
 /* name, payload's checker */
 #define OPS(X) \
     X(CONST, any) \
+    X(CONST_WEAK, weak) \
     X(GLOBAL, text) \
     X(ATTR, text) \
     X(INSTANCE_ATTR, text) \

@@ -85,12 +85,20 @@ static PyObject *tuple_of_slots(PyObject *const *slots, const int *wanted, Py_ss
     return tuple;
 }
 
+/* What a weak reference refers to; None once that is gone. */
+static PyObject *referent(PyObject *reference)
+{
+    return ((PyWeakReference *)reference)->wr_object;
+}
+
 static inline PyObject *access_object(const GuardProgram *self, const Instruction *instruction, PyObject *const *slots)
 {
     PyObject *base = instruction->b >= 0 ? slots[instruction->b] : NULL;
     switch (instruction->op) {
     case OP_CONST:
         return Py_NewRef(instruction->payload);
+    case OP_CONST_WEAK:
+        return referent(instruction->payload) != Py_None ? Py_NewRef(referent(instruction->payload)) : NULL;
     case OP_GLOBAL:
         return lookup_global(self, instruction);
     case OP_ATTR:
@@ -153,12 +161,6 @@ static bool predicate_of_many_holds(const Instruction *instruction, PyObject *co
 static bool dict_has(PyObject *value, const Instruction *instruction)
 {
     return _PyDict_GetItem_KnownHash(value, instruction->payload, instruction->number) != NULL;
-}
-
-/* What a weak reference refers to, to be compared with and not to be used; None once that is gone. */
-static PyObject *referent(PyObject *reference)
-{
-    return ((PyWeakReference *)reference)->wr_object;
 }
 
 static inline bool leaf_holds(const Instruction *instruction, PyObject *const *slots)

@@ -11,10 +11,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names
-from dynajit.guards.source import Source, key_identity
+from dynajit.guards.source import HEAP_TYPE, Source, key_identity
 from dynajit.report.shown import apart, short
-
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
 
 
 def const_equal(value: Any, expected: Any) -> bool:

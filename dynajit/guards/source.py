@@ -14,7 +14,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from dynajit import _C
 from dynajit.report.shown import short
@@ -26,6 +26,7 @@ Load = Callable[["Source"], None]
 
 _interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Source] = weakref.WeakValueDictionary()
 _intern_lock = threading.Lock()
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
 _CONST_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 
 
@@ -202,21 +203,32 @@ class GlobalSource(Source):
 
 
 class ConstSource(Source):
-    """An object known by identity, kept alive by the source: an inlined function's globals, a class."""
+    """An object known by identity, kept alive by the source: an inlined function's globals. A class of the program's
+    isn't, since its functions may refer to all that the program wants to be rid of."""
 
-    __slots__ = ("obj",)
-    obj: Any
+    __slots__ = ("_kept", "_weakly")
+    _kept: Any
+    _weakly: bool
 
     def __new__(cls, obj: object, text: str) -> ConstSource:
-        return cls._make((id(obj), text), None, text, obj=obj)
+        weakly = issubclass(type(obj), type) and bool(cast(type, obj).__flags__ & HEAP_TYPE)
+        kept = weakref.ref(obj) if weakly else obj
+        return cls._make((id(kept), text), None, text, _kept=kept, _weakly=weakly)
+
+    @property
+    def obj(self) -> Any:
+        """The object; None in place of a class that is gone."""
+        return self._kept() if self._weakly else self._kept
 
     def emit(self, e: Emitter, load: Load) -> None:
         e.load_const(self.obj)
 
     def access(self) -> tuple[str, object]:
-        return "CONST", self.obj
+        return "CONST_WEAK" if self._weakly else "CONST", self._kept
 
     def read(self, base: Any, environment: Environment) -> Any:
+        if self._weakly and self.obj is None:
+            raise Unreachable(self._name)
         return self.obj
 
 

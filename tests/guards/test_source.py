@@ -1,6 +1,7 @@
 """Sources: interned, frozen, and their three readings (emitted code, guard access, Python) agree."""
 
 import copy
+import gc
 import types
 from collections import OrderedDict, namedtuple
 
@@ -160,6 +161,22 @@ def test_interned():
     one, other = object(), object()
     assert ConstSource(one, "o") is not ConstSource(other, "o")
     assert ItemSource(X, one) is not ItemSource(X, other)
+
+
+def test_a_class_that_is_gone():
+    made = type("Made", (), {"constant": 5})
+    source = TypeAttrSource(ConstSource(made, "Made"), "constant")
+    guards = GuardSet()
+    guards.add(Guard(source, "EQUALS", 5))
+    program = guards.build(1)
+    for _ in range(4):  # from memory, too
+        assert program.check((None,)) == guards.check_python((None,)) == -1
+    made = None
+    gc.collect()
+    assert program.check((None,)) == guards.check_python((None,)) == 0
+    again = type("Made", (), {"constant": 5})  # perhaps where the other was
+    assert ConstSource(again, "Made") is not source.base
+    assert program.check((None,)) == 0
 
 
 def test_frozen():
