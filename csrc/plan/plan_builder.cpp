@@ -185,13 +185,21 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
 void add_step(NativePlan &plan, PyObject *given)
 {
     auto slot_at = [&](Py_ssize_t at) { return slot_number(plan, item(given, at)); };
+    auto donors_at = [&](Py_ssize_t at) {
+        Donors donors = {-1, -1};
+        need(length(item(given, at)) <= static_cast<Py_ssize_t>(donors.size()));
+        for (Py_ssize_t i = 0; i < length(item(given, at)); i++) {
+            donors[static_cast<size_t>(i)] = slot_number(plan, item(item(given, at), i));
+        }
+        return donors;
+    };
     auto flag_at = [&](Py_ssize_t at) { return PyObject_IsTrue(item(given, at)) == 1; };
     switch (as_long(item(given, 0))) {
     case kAlloc:
-        plan.steps.emplace_back(AllocStep{slot_at(1), flag_at(2)});
+        plan.steps.emplace_back(AllocStep{slot_at(1), flag_at(2), donors_at(3)});
         break;
     case kReuse:
-        plan.steps.emplace_back(ReuseStep{slot_at(1), slot_at(2), flag_at(3)});
+        plan.steps.emplace_back(ReuseStep{slot_at(1), slot_at(2), flag_at(3), donors_at(4)});
         break;
     case kKernel:
         plan.steps.emplace_back(kernel_step(plan, given));

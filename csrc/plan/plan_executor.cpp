@@ -17,6 +17,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <ATen/record_function.h>
 #include <c10/util/bit_cast.h>
@@ -101,6 +102,9 @@ struct Executor {
                 return;
             }
         }
+        if (takes_over(step.donors, step.slot)) {
+            return;
+        }
         if (step.as_tensor) {
             set_tensor(slot, empty_for(plan, spec(step.slot)));
         }
@@ -110,8 +114,36 @@ struct Executor {
         }
     }
 
+    /* Whether the slot is in the memory of one of them now. */
+    bool takes_over(const Donors &donors, int number)
+    {
+        for (int donor : donors) {
+            if (donor >= 0 && holds_alone(at(donor).tensor, spec(number).bytes)) {
+                set_tensor(at(number), view_of(at(donor).tensor, spec(number), 0));
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /* Is a tensor's memory, of so many bytes, an allocator's, and nobody else's? */
+    bool holds_alone(const at::Tensor &tensor, size_t bytes) const
+    {
+        if (!tensor.defined() || tensor.use_count() != 1 || !tensor.has_storage()) {
+            return false;
+        }
+        const c10::Storage &storage = tensor.storage();
+        const c10::DeleterFnPtr deleter = storage.data_ptr().get_deleter();
+        const bool allocated = deleter != nullptr && (deleter == plan.allocator->raw_deleter()
+                                                      || deleter == c10::GetCPUAllocator()->raw_deleter());
+        return allocated && storage.use_count() == 1 && tensor.storage_offset() == 0 && storage.nbytes() == bytes;
+    }
+
     void operator()(const ReuseStep &step)
     {
+        if (takes_over(step.donors, step.slot)) {
+            return;
+        }
         Slot &base = at(step.base), &slot = at(step.slot);
         if (step.as_tensor) {
             const BufferSpec &wanted = spec(step.slot);

@@ -31,13 +31,17 @@ struct BufferSpec {
     size_t bytes = 0;
 };
 
+/* Inputs whose memory a slot becomes where the run alone holds it; -1: none. */
+using Donors = std::array<int, 2>;
 struct AllocStep {
     int slot;
     bool as_tensor; /* else only kernels touch it: memory without a tensor around it */
+    Donors donors;
 };
 struct ReuseStep {
     int slot, base;
     bool as_tensor;
+    Donors donors;
 };
 struct KernelStep {
     PyObject *owner; /* keeps the kernel alive */

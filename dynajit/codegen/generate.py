@@ -63,7 +63,7 @@ from dynajit.nested import map_leaves
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, read_by_call, values_in
-from dynajit.schedule.in_place import taken_over
+from dynajit.schedule.in_place import donors, taken_over
 from dynajit.schedule.joined import Joined, place_pieces
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
@@ -142,6 +142,9 @@ def store_over(program: Program, schedule: Schedule, joined: Sequence[Joined] = 
     found = taken_over(schedule.units, schedule.reads, elsewhere, _kept(program) | pieces.keys(), whole)
     schedule.stored_in.update(found)
     schedule.whole = whole & found.keys()
+    if backward:
+        given = {program.sources[name] for name in program.inputs if name in program.sources} - times.keys()
+        schedule.donors = donors(schedule.units, schedule.reads, elsewhere | found, given)
 
 
 def _kept(program: Program) -> set[Tensor]:
@@ -248,7 +251,11 @@ class _Planner:
         if not group.stored:
             return
         kernel = self._build(group)
-        printed = print_kernel(kernel, self.schedule.stored_in)
+        over = {
+            tensor: [donor for donor in self.schedule.donors.get(tensor, ()) if donor in kernel.reads]
+            for tensor in kernel.writes
+        }
+        printed = print_kernel(kernel, self.schedule.stored_in, over)
         function = self._function(kernel, printed)
         self._view_parts(kernel)
         for tensor in kernel.writes:
@@ -257,7 +264,7 @@ class _Planner:
                 self._view_piece(joined, joined.computed[tensor], tensor)
             elif tensor not in self.schedule.stored_in:
                 self._add_buffer(tensor, _CPU)
-                self.steps.append(AllocStep(tensor.name))
+                self.steps.append(AllocStep(tensor.name, donors=tuple(donor.name for donor in over[tensor])))
         self.read_by_kernels.update(self._buffer(tensor) for tensor in kernel.reads)
         written = tuple(map(self._buffer, kernel.writes))
         self.steps.append(KernelStep(function, tuple(map(self._buffer, printed.parameters)), written))

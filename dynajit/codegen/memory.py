@@ -34,6 +34,7 @@ from dynajit.nested import leaves_in, map_leaves
 
 def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
     """Add frees and reuse. `refusal_needs`: inputs that have to be there where a kernel refuses a value."""
+    plan = _with_donors(plan, refusal_needs)
     last_use, shared = _last_uses(plan)
     plan = _without_constants(plan, set(plan.constants) - last_use.keys() - {ref.name for ref in refs_in(plan.outputs)})
     outputs = {ref.name for ref in refs_in(plan.outputs)} | set(plan.constants)
@@ -67,7 +68,7 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
                     taken = None  # nor is it held for what comes later
             if taken is not None:
                 called.update({step.buffer} if taken in called else ())
-            step = AllocStep(step.buffer, taken)
+            step = dataclasses.replace(step, reuse=taken)
         steps.append(step)
         names = dying.get(number, [])
         dead.update(names)
@@ -79,6 +80,26 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
                 died[root] = number
                 free.setdefault(plan.buffers[root].nbytes, []).append(root)
     return dataclasses.replace(plan, steps=tuple(_with_frees(steps, dying)))
+
+
+def _with_donors(plan: Plan, refusal_needs: Set[str]) -> Plan:
+    """The plan with those donors alone that nobody needs after the kernel that stores over them."""
+    last_use, _ = _last_uses(plan)
+    last_check = _last_check(plan)
+    lost = {ref.name for ref in refs_in(plan.outputs)}
+
+    def dies(donor: str, buffer: str) -> bool:
+        final = last_use[donor]
+        stays = donor in lost or (donor in refusal_needs and final <= last_check)
+        return donor in plan.inputs and not stays and buffer in names_in(plan.steps[final])
+
+    steps = [
+        dataclasses.replace(step, donors=tuple(donor for donor in step.donors if dies(donor, step.buffer)))
+        if isinstance(step, AllocStep)
+        else step
+        for step in plan.steps
+    ]
+    return dataclasses.replace(plan, steps=tuple(steps))
 
 
 @dataclasses.dataclass(slots=True)
@@ -232,7 +253,7 @@ def _with_frees(steps: list[Step], dying: dict[int, list[str]]) -> Iterator[Step
 
 # for each kind of step the fields that hold names of buffers
 _NAMES: dict[type, tuple[str, ...]] = {
-    AllocStep: ("buffer",),
+    AllocStep: ("buffer", "donors"),
     KernelStep: ("args",),
     ExternStep: ("outputs", "holds"),
     ViewStep: ("output", "base"),

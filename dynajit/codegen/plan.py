@@ -87,10 +87,12 @@ class BufferRef:
 @dataclass(frozen=True, slots=True)
 class AllocStep:
     """`buffer` becomes a new uninitialised tensor, or takes over the memory of `reuse`, which nothing reads any
-    more."""
+    more. `donors`: inputs, two at most, whose memory it becomes rather than either where the call alone holds that of
+    one: the next kernel is the last to read it, and stores each element over that of the same place."""
 
     buffer: str
     reuse: str | None = None
+    donors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +257,9 @@ def _shape_text(plan: Plan, name: str) -> str:
 
 def _step_text(plan: Plan, step: Step) -> str:
     match step:
-        case AllocStep(buffer, reuse):
-            return f"alloc {_shape_text(plan, buffer)}" + (f" from {reuse}" if reuse else "")
+        case AllocStep(buffer, reuse, donors):
+            over = f" over {' or '.join(donors)} if nobody else holds it" if donors else ""
+            return f"alloc {_shape_text(plan, buffer)}" + (f" from {reuse}" if reuse else "") + over
         case KernelStep(kernel, args, outputs):
             return f"{', '.join(outputs)} <- {kernel}({', '.join(args)})"
         case ExternStep(target, args, kwargs, outputs):

@@ -150,10 +150,16 @@ class _NativeWriter:
     def step(self, step: Any) -> tuple[Any, ...]:
         """One step as a tuple."""
         match step:
-            case AllocStep(buffer, None):
-                return _ALLOC, self.slot(buffer), buffer in self.tensors
-            case AllocStep(buffer, str(reuse)):
-                return _REUSE, self.slot(buffer), self.slot(reuse), buffer in self.tensors
+            case AllocStep(buffer, None, donors):
+                return _ALLOC, self.slot(buffer), buffer in self.tensors, tuple(map(self.slot, donors))
+            case AllocStep(buffer, str(reuse), donors):
+                return (
+                    _REUSE,
+                    self.slot(buffer),
+                    self.slot(reuse),
+                    buffer in self.tensors,
+                    tuple(map(self.slot, donors)),
+                )
             case KernelStep(kernel, args, _, programs):
                 loaded = self.kernels[kernel]
                 if isinstance(loaded, CpuKernel):

@@ -137,6 +137,7 @@ class Schedule:
     reads: dict[Tensor, tuple[Reading, ...]] = field(default_factory=dict)  # of members, through what is inlined
     whole: set[Tensor] = field(default_factory=set)  # returned, and nothing else is left of that other tensor
     needed: frozenset[Tensor] = frozenset()  # in memory, whatever the groups
+    donors: dict[Tensor, list[Tensor]] = field(default_factory=dict)  # stored over one, if nobody else holds its memory
 
 
 def made_by(unit: Unit) -> list[Tensor]:

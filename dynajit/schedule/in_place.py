@@ -1,13 +1,13 @@
 """Kernels that store their result over what they read, where nothing reads that any more.
 
 In:  units in the order in which they run, what each reads, what must stay. Out: `taken_over`: computed tensors -> the
-tensor in whose memory they are stored. A kernel reads an element for the last time in the loop over a row in which it
-stores there, before that.
+tensor in whose memory they are stored; `donors`: the same for inputs, which the call decides. A kernel reads an element
+for the last time in the loop over a row in which it stores there, before that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import torch
 
@@ -15,6 +15,9 @@ from dynajit.loopir.index import Index, linearise, substitute
 from dynajit.loopir.nodes import Pointwise, Reduction, Tensor, domain_of
 from dynajit.schedule.fuse import ALONE, Call, Group, Reading, Unit, read_by, read_by_call
 from dynajit.schedule.loops import replacement
+
+# Of so many inputs it is asked at each call whether they may be stored over.
+MAX_DONORS = 2
 
 
 def taken_over(
@@ -36,22 +39,52 @@ def taken_over(
         if isinstance(unit, Call):
             there.update(result for result in unit.extern.results if isinstance(result, Tensor))
             continue
-        if not (unit.bounds or isinstance(unit.members[0], ALONE)):
-            for source in unit.stored:
-                if source in elsewhere or source in unit.rows or not isinstance(source, Pointwise):
-                    continue
-                for target in dict.fromkeys(
-                    tensor for member in (source, *unit.members) for tensor, _ in reads[member]
-                ):
-                    dies = target in there and target not in busy and last.get(target) == number
-                    memory = found.get(target, target)
-                    alike = (source.shape, source.stride) == (memory.shape, memory.stride)
-                    if dies and (alike or source not in kept or source in whole) and _fits(unit, source, target, reads):
-                        found[source] = memory
-                        busy.add(target)
-                        break
+        for source in _movable(unit, elsewhere):
+            for target in _read_with(unit, source, reads):
+                dies = target in there and target not in busy and last.get(target) == number
+                memory = found.get(target, target)
+                alike = (source.shape, source.stride) == (memory.shape, memory.stride)
+                if dies and (alike or source not in kept or source in whole) and _fits(unit, source, target, reads):
+                    found[source] = memory
+                    busy.add(target)
+                    break
         there.update(unit.stored)
     return found
+
+
+def donors(
+    units: Sequence[Unit],
+    reads: Mapping[Tensor, tuple[Reading, ...]],
+    stored_in: Mapping[Tensor, Tensor],
+    given: Set[Tensor],
+) -> dict[Tensor, list[Tensor]]:
+    """Computed tensors -> which of the inputs `given` they may be stored over by the last kernel that reads it, if it
+    turns out that nobody else holds its memory: what forward saved. `stored_in`: what is stored elsewhere. One may be
+    there for several: the first takes it."""
+    last = _last_readers(units, reads)
+    elsewhere = {*stored_in, *stored_in.values()}
+    free = set(given) - elsewhere - shared(units)
+    found: dict[Tensor, list[Tensor]] = {}
+    for number, unit in enumerate(units):
+        for source in _movable(unit, elsewhere):
+            dying = [tensor for tensor in _read_with(unit, source, reads) if tensor in free and last[tensor] == number]
+            fitting = [tensor for tensor in dying if _fits(unit, source, tensor, reads)]
+            if fitting:
+                found[source] = fitting[:MAX_DONORS]
+    return found
+
+
+def _movable(unit: Unit, elsewhere: Set[Tensor]) -> Iterator[Pointwise]:
+    """What the unit stores in memory that is its own to choose, element by element."""
+    if isinstance(unit, Group) and not unit.bounds and not isinstance(unit.members[0], ALONE):
+        for source in unit.stored:
+            if isinstance(source, Pointwise) and source not in elsewhere and source not in unit.rows:
+                yield source
+
+
+def _read_with(unit: Group, source: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> Iterator[Tensor]:
+    """What the kernel reads, for the source first."""
+    return iter(dict.fromkeys(tensor for member in (source, *unit.members) for tensor, _ in reads[member]))
 
 
 def _fits(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:

@@ -29,6 +29,20 @@ def planned(*steps: Step, output: str) -> list[Step]:
     return list(plan_memory(Plan("p", "", (), buffers, ("x",), {}, steps, (BufferRef(output),))).steps)
 
 
+@pytest.mark.parametrize(
+    ("steps", "output", "donates"),
+    [
+        pytest.param((), "a", True, id="nothing else"),
+        pytest.param((call("a", "b"),), "b", True, id="its reader goes on"),
+        pytest.param((call("x", "b"),), "a", False, id="the input is read later"),
+        pytest.param((), "x", False, id="the input is returned"),
+    ],
+)
+def test_an_input_that_is_stored_over(steps: tuple[Step, ...], output: str, donates: bool) -> None:
+    found = planned(AllocStep("a", donors=("x",)), kernel("x", "a"), *steps, output=output)
+    assert found[0] == AllocStep("a", donors=("x",) if donates else ())
+
+
 def test_calls_with_results_come_between() -> None:
     """a would be held while c and d are there."""
     steps = (AllocStep("a"), kernel("x", "a"), call("a", "b"), call("b", "c"), call("c", "d"))

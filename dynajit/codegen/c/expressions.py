@@ -64,6 +64,8 @@ class Expressions:
         self.stored_over = {
             tensor: read_from[stored_in[tensor]] for tensor in kernel.writes if stored_in.get(tensor) in read_from
         }
+        self.overwritten = set(self.stored_over.values())  # what is read
+        self.maybe_same: set[Tensor] = set()  # whose pointers may turn out to be equal
         own = (tensor for tensor in kernel.writes if tensor not in self.stored_over)
         self.parameters: tuple[Tensor, ...] = (*kernel.reads, *own)
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(self.parameters)}

@@ -85,7 +85,7 @@ class Halves(Expressions):
 
     def _row(self, load: Load, last: Axis) -> bool:
         """Does it read memory in order, which nothing is written to?"""
-        written = load.tensor in self.kernel.writes or load.tensor in self.stored_over.values()
+        written = load.tensor in self.kernel.writes or load.tensor in self.overwritten
         return not written and load not in self.turned and stride_of(load.address, last) == 1
 
     def open_halves(self, found: Found, span: Span) -> None:

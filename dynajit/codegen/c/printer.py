@@ -58,9 +58,17 @@ class Printed:
     parameters: tuple[Tensor, ...] = ()  # whose memory it takes pointers to
 
 
-def print_kernel(kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -> Printed:
-    """The kernel in C. `stored_in`: tensors that it stores in another's memory."""
+def print_kernel(
+    kernel: Kernel,
+    stored_in: Mapping[Tensor, Tensor] = NOWHERE,
+    donors: Mapping[Tensor, Sequence[Tensor]] | None = None,
+) -> Printed:
+    """The kernel in C. `stored_in`: tensors that it stores in another's memory; `donors`: those in whose memory it may
+    be asked to."""
     printer = _Printer(with_bits(kernel), stored_in)
+    for tensor, over in (donors or {}).items():
+        printer.maybe_same.update((tensor, *over) if over else ())
+        printer.overwritten.update(over)
     text = printer.function()
     return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked, printer.parameters)
 
@@ -84,9 +92,10 @@ class _Printer(Lanes):
     def function(self) -> str:
         kernel = self.kernel
         written = {*kernel.writes, *self.stored_over.values()}
+        apart = {tensor: "" if tensor in self.maybe_same else "restrict " for tensor in self.parameters}
         parameters = [
-            f"{'' if tensor in written else 'const '}{MEMORY_TYPES[tensor.dtype]} *restrict {self.arguments[tensor]}"
-            for tensor in self.parameters
+            f"{'' if tensor in written else 'const '}{MEMORY_TYPES[tensor.dtype]} *{alone}{self.arguments[tensor]}"
+            for tensor, alone in apart.items()
         ]
         self.watch()
         if isinstance(kernel.group.members[0], Scan):
@@ -331,9 +340,9 @@ class _Printer(Lanes):
 
     def _read_first(self, section: Section) -> None:
         """Variables for what is stored over."""
-        if not self.stored_over:
+        over = self.overwritten
+        if not over:
             return
-        over = set(self.stored_over.values())
         for value in section.values():
             for node in scalars_in(value):
                 if isinstance(node, Load) and node.tensor in over:
@@ -497,7 +506,7 @@ class _Printer(Lanes):
         if hint_of(self.kernel.inner[-1].size) < 5:
             return []
         loads = self._read_across(section.values(), self.kernel.inner[-1], self.kernel.outer[-1])
-        return [load for load in loads if load.tensor not in self.stored_over.values()]
+        return [load for load in loads if load.tensor not in self.overwritten]
 
     def _stored_along_rows(self, section: Section) -> list[Store]:
         """What is stored side by side along the rows: it goes by way of tiles, a vector of a row at once."""
@@ -511,6 +520,7 @@ class _Printer(Lanes):
             if _lies_across(store.address, last, columns)
             and store.tensor.dtype.itemsize == 4
             and store.tensor not in self.stored_over
+            and store.tensor not in self.maybe_same
             and store.tensor not in read
         ]
 
