@@ -7,6 +7,7 @@ is in `outcomes.py`.
 """
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -121,27 +122,36 @@ def assert_same(
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
         compiled_fn = dynajit.compile(compiled_original, backend=backend, **options)
-        sides = [_with_backward(side) if backward else side for side in (eager_fn, compiled_fn)]
-
-        def call_both(eager: tuple[Any, Any], compiled: tuple[Any, Any], number: int, where: str) -> None:
-            expected = run(sides[0], eager_fn, *eager, seed=number)
-            actual = run(sides[1], compiled_original, *compiled, seed=number)
-            compare(actual, expected, where, exact=exact, rtol=rtol, atol=atol)
-
-        for number, (eager, compiled) in enumerate(zip(eager_calls, compiled_calls, strict=True), 1):
-            call_both(eager, compiled, number, f"call {number}")
+        called = [_with_backward(side) if backward else side for side in (eager_fn, compiled_fn)]
+        both = functools.partial(_call_both, called, (eager_fn, compiled_original), exact=exact, rtol=rtol, atol=atol)
+        for number, calls in enumerate(zip(eager_calls, compiled_calls, strict=True), 1):
+            both(calls, number, f"call {number}")
         report = ExplainReport(seen)
         rounds = [] if never_repeats else [*zip(eager_rounds, compiled_rounds, strict=True)]
         for left, (eager_round, compiled_round) in enumerate(rounds, 1 - len(rounds)):
-            for number, (eager, compiled) in enumerate(zip(eager_round, compiled_round, strict=True), 1):
+            for number, calls in enumerate(zip(eager_round, compiled_round, strict=True), 1):
                 seen.clear()
-                call_both(eager, compiled, number, f"call {number} made again")
+                both(calls, number, f"call {number} made again")
                 if left == 0:
                     require_no_capture(seen, f"call {number} made again")
         if kept is not None:
             _compare_kept((eager_fn, *eager_calls[-1]), (compiled_fn, *compiled_calls[-1]), kept)
     _compare_counts(report, graphs, breaks, recompiles)
     return report
+
+
+def _call_both(
+    sides: Sequence[Callable[..., Any]],
+    owners: Sequence[Callable[..., Any]],
+    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+    number: int,
+    where: str,
+    **close: Any,
+) -> None:
+    """Make one call of each side, eager first, and compare."""
+    parts = zip(sides, owners, calls, strict=True)
+    expected, actual = [run(side, owner, *call, seed=number) for side, owner, call in parts]
+    compare(actual, expected, where, **close)
 
 
 def _with_backward(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ def donors(
     free = set(given) - elsewhere - shared(units)
     found: dict[Tensor, list[Tensor]] = {}
     for number, unit in enumerate(units):
-        for source in _movable(unit, elsewhere):
+        for source in _movable(unit, elsewhere) if isinstance(unit, Group) else ():
             dying = [tensor for tensor in _read_with(unit, source, reads) if tensor in free and last[tensor] == number]
             fitting = [tensor for tensor in dying if _fits(unit, source, tensor, reads)]
             if fitting:
@@ -74,9 +74,9 @@ def donors(
     return found
 
 
-def _movable(unit: Unit, elsewhere: Set[Tensor]) -> Iterator[Pointwise]:
+def _movable(unit: Group, elsewhere: Set[Tensor]) -> Iterator[Pointwise]:
     """What the unit stores in memory that is its own to choose, element by element."""
-    if isinstance(unit, Group) and not unit.bounds and not isinstance(unit.members[0], ALONE):
+    if not (unit.bounds or isinstance(unit.members[0], ALONE)):
         for source in unit.stored:
             if isinstance(source, Pointwise) and source not in elsewhere and source not in unit.rows:
                 yield source
