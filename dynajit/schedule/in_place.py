@@ -66,7 +66,9 @@ def donors(
     free = set(given) - elsewhere - shared(units)
     found: dict[Tensor, list[Tensor]] = {}
     for number, unit in enumerate(units):
-        for source in _movable(unit, elsewhere) if isinstance(unit, Group) else ():
+        if isinstance(unit, Call):
+            continue
+        for source in _movable(unit, elsewhere):
             dying = [tensor for tensor in _read_with(unit, source, reads) if tensor in free and last[tensor] == number]
             fitting = [tensor for tensor in dying if _fits(unit, source, tensor, reads)]
             if fitting:
