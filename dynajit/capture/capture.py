@@ -599,11 +599,9 @@ class FrameCapture:
         changes, ways = emission.changed_places(), tx.decisions.ways.copy()
         parts = emission.parts if made.graph is None else None
         data = VariantData(made.guards, self.record.compile_id, False, made_anew, role, changes, ways, parts)
-        # it doesn't look at why the exception is raised, or at what varies: states fit it that another variant has a
-        # whole graph for
-        broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
-        last = broken is not None and broken.kind in (breaks.RAISES.id, breaks.VARYING_VALUE.id)
-        hook = emission.plan is not None
+        # A variant that breaks does not look at why, nor at what is used behind the break alone: states fit it that
+        # another variant has a whole graph for.
+        last = hook = emission.plan is not None
         self.made = made._replace(needs_hook=hook, asked_last=last)
         return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, last)
 
