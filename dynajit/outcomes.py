@@ -23,6 +23,9 @@ from typing import Any
 import numpy
 import torch
 
+# by names of their own: a program may replace torch's
+from torch import get_default_dtype, is_grad_enabled, set_default_dtype, set_grad_enabled
+
 _PACKAGE = str(Path(__file__).resolve().parent)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of an object whose class has no text of its own
 
@@ -95,7 +98,7 @@ def run(
 ) -> Outcome:
     """Call `fn` with the random state of `seed`. `owner` is the uncompiled function; `also` what else the call may
     change, compared as the arguments are. Grad mode and default dtype are put back."""
-    before = torch.is_grad_enabled(), torch.get_default_dtype()
+    before = is_grad_enabled(), get_default_dtype()
     torch.manual_seed(seed)
     random.seed(seed)
     stdout = io.StringIO()
@@ -106,9 +109,9 @@ def run(
         except Exception as raised:
             error = _describe(raised)
     state = (torch.get_rng_state().numpy().tobytes(), hash(random.getstate()))
-    settings = torch.is_grad_enabled(), torch.get_default_dtype()
-    torch.set_grad_enabled(before[0])
-    torch.set_default_dtype(before[1])
+    settings = is_grad_enabled(), get_default_dtype()
+    set_grad_enabled(before[0])
+    set_default_dtype(before[1])
     inputs = (args, kwargs, owner if isinstance(owner, torch.nn.Module) else getattr(owner, "__self__", None), *also)
     printed = without_addresses(stdout.getvalue())
     return Outcome(result, error, printed, inputs, sharing_of((inputs, result)), state, settings)
