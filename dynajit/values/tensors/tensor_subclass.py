@@ -37,6 +37,10 @@ class SubTensorVal(ObjVal):
     def fake(self) -> torch.Tensor:
         return self.payload.fake
 
+    @property
+    def replacement(self) -> TensorVal | None:
+        return self.payload.replacement
+
     def describe(self) -> str:
         return f"a {self.cls.__name__} of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
 

@@ -34,8 +34,6 @@ from dynajit.wrappers import Expected, Flattened, is_wrapper, is_wrapper_class
 class WrapperVal(SubTensorVal):
     """An instance of a wrapper subclass; `payload` is its node, whose fake is an instance too."""
 
-    replacement = None  # as TensorVal has it: nothing stands for it in a graph
-
     def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
         found, _ = lookup_type(self.cls, name)
         if found is MISSING or inspect.ismemberdescriptor(found) or not is_data_descriptor(found):
