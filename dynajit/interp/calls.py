@@ -61,6 +61,8 @@ _OF_PROCESS = (hash, importlib.metadata.version, importlib.util.find_spec)
 _TEXT_OF = (repr, ascii, str, format)
 _SHOWS_PROCESS = re.compile("0x|[{]")
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+# Models inside models: far more than the deepest program needs, far fewer than the stack of C holds.
+_MAX_MODELS = 1000
 
 
 class Calls(Tracer):
@@ -77,6 +79,7 @@ class Calls(Tracer):
     def not_resumable(self) -> Iterator[None]:
         """While a model works with the result of what it calls, or catches what that raises, no frame is direct."""
         self.not_resumable_depth += 1
+        assert self.not_resumable_depth < _MAX_MODELS, "a model asks for itself"
         try:
             yield
         finally:

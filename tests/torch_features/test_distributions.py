@@ -214,6 +214,11 @@ def test_constraints_on_matrices(matrix: Any) -> None:
             assert outcome(dynajit.compile(fn, backend="aot_eager"), *args) == outcome(fn, *args)
 
 
+def test_a_constraint_that_a_program_derives_is_one_graph() -> None:
+    report = dynajit.explain(lambda matrix, constraint: constraint.check(matrix) & True)(EYE, Summed())
+    assert report.graph_count >= 1 and "no room left" not in str(report)
+
+
 def test_a_multivariate_normal_is_one_graph() -> None:
     def f(matrix: Any) -> Any:
         mean = torch.zeros(2)

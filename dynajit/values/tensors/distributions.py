@@ -82,9 +82,10 @@ _CHECKS = {
 @models_of(*(kind.check for kind in _CHECKS))
 def _matrix_check(function: Any, tx: Tracer, self: Value, value: Value) -> Value:
     """Without the branch on what was found so far."""
+    if self.py_type() not in _CHECKS or type(value) is not TensorVal:
+        return tx.inline_body(function, [self, value], {})
     found = next(polyfill for kind, polyfill in _CHECKS.items() if kind.check is function)
-    ours = self.py_type() in _CHECKS and type(value) is TensorVal
-    return tx.run_python(found if ours else function, [self, value], {})
+    return tx.run_python(found, [self, value], {})
 
 
 if hasattr(_UTILS, "_lazy_property_and_property"):
