@@ -20,7 +20,7 @@ typedef struct {
     PyObject *weakrefs;
     unsigned long long hits;
     char needs_hook;
-    char asked_last;
+    unsigned char turn;
 } Variant;
 
 enum { DJ_OURS = 1, DJ_SKIP = 2, DJ_RUN_ONLY = 4 };
@@ -29,7 +29,7 @@ typedef struct {
     unsigned flags;
     Py_ssize_t count;
     Py_ssize_t capacity;
-    Variant **variants; /* most recently hit first; those that are asked last after the others */
+    Variant **variants; /* by turn; of one turn the most recently hit first */
 } CodeState;
 
 enum { DJ_MAX_MISSES = 32 };

@@ -20,11 +20,12 @@ Py_ssize_t dj_code_n_params(PyCodeObject *code)
 
 static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "function", "needs_hook", "globals", "data", "key", "asked_last", NULL};
+    static char *names[] = {"guards", "function", "needs_hook", "globals", "data", "key", "turn", NULL};
     PyObject *guards, *function, *globals, *data = Py_None, *key = Py_None;
-    int needs_hook, asked_last = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!pO!|OOp:Variant", names, dj_GuardProgramType, &guards,
-                                     &PyFunction_Type, &function, &needs_hook, &PyDict_Type, &globals, &data, &key, &asked_last)) {
+    int needs_hook;
+    unsigned char turn = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!pO!|OOb:Variant", names, dj_GuardProgramType, &guards,
+                                     &PyFunction_Type, &function, &needs_hook, &PyDict_Type, &globals, &data, &key, &turn)) {
         return NULL;
     }
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -49,7 +50,7 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->data = Py_NewRef(data);
     self->key = Py_NewRef(key);
     self->needs_hook = (char)needs_hook;
-    self->asked_last = (char)asked_last;
+    self->turn = turn;
     return (PyObject *)self;
 }
 
@@ -63,7 +64,7 @@ static PyMemberDef variant_members[] = {
     {"key", T_OBJECT, offsetof(Variant, key), READONLY, "Only threads with this key see the variant."},
     {"data", T_OBJECT, offsetof(Variant, data), 0, "Whatever the capture wants to keep."},
     {"needs_hook", T_BOOL, offsetof(Variant, needs_hook), READONLY, "The callback stays on while it runs."},
-    {"asked_last", T_BOOL, offsetof(Variant, asked_last), READONLY, "Whether it is tried after all that are not."},
+    {"turn", T_UBYTE, offsetof(Variant, turn), READONLY, "It is tried after all of lower ones."},
     {"hits", T_ULONGLONG, offsetof(Variant, hits), READONLY, "Lookups that found this variant."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Variant, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -71,7 +72,7 @@ static PyMemberDef variant_members[] = {
 
 static PyType_Slot variant_slots[] = {
     {Py_tp_doc,
-     "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>, asked_last=False)\n--\n\n"
+     "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>, turn=0)\n--\n\n"
      "One compiled form of a code object: what must hold, and what to run then."},
     DJ_COLLECTED_SLOTS(variant, variant_new, dj_dealloc),
     {Py_tp_members, variant_members},
@@ -144,7 +145,7 @@ int dj_code_mark(PyCodeObject *code, unsigned flags)
 /* Where a variant that is at `i`, or is about to come in there, goes: before all others of its kind. */
 static Py_ssize_t front(const CodeState *state, Py_ssize_t i, const Variant *variant)
 {
-    while (i > 0 && (!variant->asked_last || state->variants[i - 1]->asked_last)) {
+    while (i > 0 && state->variants[i - 1]->turn >= variant->turn) {
         i--;
     }
     return i;

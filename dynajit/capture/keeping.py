@@ -50,8 +50,8 @@ def taken(found: Lookup, session: Session, values: tuple[Any, ...]) -> _C.Varian
     _C.mark_ours(made)
     function = types.FunctionType(made, globals_, code.co_name)
     data = VariantData(loaded.guards, found.compile_id, eager, role=role_of(code, loaded.guards))
-    hook, last = loaded.needs_hook, loaded.asked_last
-    variant = _C.Variant(loaded.program, function, hook, globals_, data, session, last)
+    hook, turn = loaded.needs_hook, loaded.turn
+    variant = _C.Variant(loaded.program, function, hook, globals_, data, session, turn)
     seen = session.memory(code).seen
     for source, value in loaded.sized:  # what differs from it at the next capture varies
         if isinstance(value, torch.Tensor):

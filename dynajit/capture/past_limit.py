@@ -18,7 +18,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.capture.session import Session, put_variants
-from dynajit.capture.variants import VariantData, eager_variant, is_eager, n_given
+from dynajit.capture.variants import AFTER_ALL, VariantData, eager_variant, is_eager, n_given
 from dynajit.config import config
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.source import CellSource, Source
@@ -134,8 +134,8 @@ def _split(session: Session, code: types.CodeType, variant: _C.Variant, conditio
         for guard in condition:
             guards.add(guard)
         program, under = guards.build(n_given(code), globals_), dataclasses.replace(data, guards=guards, parts=None)
-        made.append(_C.Variant(program, function, variant.needs_hook, globals_, under, session, variant.asked_last))
-    made.append(eager_variant(session, code, session.part(code), data.guards, globals_, data.compile_id, last=True))
+        made.append(_C.Variant(program, function, variant.needs_hook, globals_, under, session, variant.turn))
+    made.append(eager_variant(session, code, session.part(code), data.guards, globals_, data.compile_id, AFTER_ALL))
     flags, variants = _C.code_flags(code), _C.variants(code)
     at = variants.index(variant)
     put_variants(code, [*variants[:at], *made, *variants[at + 1 :]])

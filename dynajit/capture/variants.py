@@ -27,6 +27,11 @@ from dynajit.resume.emit import Entered
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
 
 
+# Whose turn it is after the variants with a whole graph: those that break, which do not look at why, nor at what is used
+# behind the break alone; and what takes all that no other variant fits.
+AFTER_WHOLE, AFTER_ALL = 1, 2
+
+
 @dataclasses.dataclass
 class VariantData:
     """What a variant keeps for reports."""
@@ -53,15 +58,14 @@ def eager_variant(
     guards: GuardSet,
     globals_: dict[str, Any],
     compile_id: str,
-    last: bool = False,
+    turn: int = 0,
 ) -> _C.Variant:
-    """Runs the code, or what it stands for, as it is; what it calls is still captured. `last`: where none of the
-    others that are not asked last fits."""
+    """Runs the code, or what it stands for, as it is; what it calls is still captured."""
     copy = copy_of(code, part)
     _C.mark_ours(copy)
     function = types.FunctionType(copy, globals_, code.co_name)
     data = VariantData(guards, compile_id, True)
-    return _C.Variant(guards.build(n_given(code), globals_), function, True, globals_, data, session, last)
+    return _C.Variant(guards.build(n_given(code), globals_), function, True, globals_, data, session, turn)
 
 
 def detached_variant(session: Session, code: types.CodeType, function: types.FunctionType) -> _C.Variant:

@@ -63,7 +63,7 @@ def flatten(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> St
 
 def constant(structure: Structure) -> Any:
     """The value of a constant of the structure."""
-    value = structure[1]
+    _, value = structure
     return float(value["float"]) if isinstance(value, dict) else value
 
 
@@ -125,8 +125,9 @@ def check(structure: Structure) -> int:
         constant(structure)
         return 0
     if kind == "named":
-        collections.namedtuple(rest[0], rest[1])
-        rest = rest[1:]
+        name, fields, *rest = rest
+        collections.namedtuple(name, fields)
+        rest = [fields, *rest]
     elif kind in ("list", "tuple"):
         return sum(map(check, rest))
     elif kind not in ("dict", "output"):

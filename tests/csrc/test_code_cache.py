@@ -14,7 +14,7 @@ def program(*instructions, n_locals=1):
     return _C.GuardProgram(list(instructions), n_locals, globals())
 
 
-def make_variant(answer, expected, key=None, asked_last=False, in_cell=False):
+def make_variant(answer, expected, key=None, turn=0, in_cell=False):
     """Answers `answer` where the argument, or what the cell contains that it is, equals `expected`; guard 3 is the one
     that fails."""
     namespace = {}
@@ -22,7 +22,7 @@ def make_variant(answer, expected, key=None, asked_last=False, in_cell=False):
     replacement = type(flatten_parameters)(namespace["replacement"].__code__, globals())
     read = [("CELL_CONTENTS", 3, 1, 0, None)] * in_cell
     guards = program(*read, ("EQUALS", 3, len(read), -1, expected))
-    return _C.Variant(guards, replacement, False, globals(), data=answer, key=key, asked_last=asked_last)
+    return _C.Variant(guards, replacement, False, globals(), data=answer, key=key, turn=turn)
 
 
 def no_capture(code, fn, values, reasons):
@@ -64,20 +64,20 @@ def test_a_guard_that_failed_is_asked_first():
             assert [call(each) for each in (types.CellType(), 1, passed(1))] == ["original", "original", "for 1"]
 
 
-def test_variants_that_are_asked_last():
-    """They come after all others, whatever was hit; among themselves the one hit last is first."""
+def test_turns_of_variants():
+    """Those of a later turn come after all others, whatever was hit; among themselves the one hit last is first."""
     target = make_target()
     call = compiled(target, no_capture, key="k")
 
     def order():
         return [variant.data for variant in _C.variants(target.__code__)]
 
-    for name, value, last in (("a", 1, True), ("b", 2, False), ("c", 3, True), ("d", 1, False), ("e", 4, True)):
-        _C.add_variant(target.__code__, make_variant(name, value, "k", last))
-    assert order() == ["d", "b", "e", "c", "a"]
+    for name, value, turn in (("a", 1, 1), ("b", 2, 0), ("f", 3, 2), ("c", 3, 1), ("d", 1, 0), ("e", 4, 1)):
+        _C.add_variant(target.__code__, make_variant(name, value, "k", turn))
+    assert order() == ["d", "b", "e", "c", "a", "f"]
     assert [call(3), call(1), call(2), call(3)] == ["c", "d", "b", "c"]
-    assert order() == ["b", "d", "c", "e", "a"]
-    assert [variant.asked_last for variant in _C.variants(target.__code__)] == [False, False, True, True, True]
+    assert order() == ["b", "d", "c", "e", "a", "f"]
+    assert [variant.turn for variant in _C.variants(target.__code__)] == [0, 0, 1, 1, 1, 2]
 
 
 def test_other_keys_and_other_globals_are_not_seen():
