@@ -243,6 +243,7 @@ class TrainingCall:
         through: Sequence[Sequence[bool]] = (),
         arrival: Sequence[int] = (),
         copied: Sequence[int] = (),
+        kept_as: Sequence[int] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

@@ -453,7 +453,7 @@ bool link_results(TrainingCall *self)
 #define CALL_VECTORS(apply)                                                                                     \
     apply(differentiable) apply(wanted) apply(ranks) apply(layouts) apply(reaches) apply(saving) apply(groups)  \
     apply(group_of) apply(through) apply(links) apply(order) apply(checks) apply(written) apply(copied)        \
-    apply(updated)
+    apply(kept_as) apply(updated)
 #define MAKE_VECTOR(field) self->field = new std::remove_pointer_t<decltype(self->field)>();
 #define DELETE_VECTOR(field) delete self->field;
 
@@ -462,16 +462,16 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "saving",         "checks",
                                   "draws",   "written",  "updated", "holds",     "through",        "arrival",
-                                  "copied",  nullptr};
+                                  "copied",  "kept_as",  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *saving = nullptr, *checks = nullptr, *written = nullptr, *updated = nullptr;
-    PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr, *copied = nullptr;
+    PyObject *holds = Py_None, *through = nullptr, *arrival = nullptr, *copied = nullptr, *kept_as = nullptr;
     Py_ssize_t n_saved, n_checked;
     int draws = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOpOOOOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
                                      &partial, &reaches, &saving, &checks, &draws, &written, &updated,
-                                     &holds, &through, &arrival, &copied)) {
+                                     &holds, &through, &arrival, &copied, &kept_as)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -503,8 +503,13 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         && (checks == nullptr || read_all(checks, *self->checks, version_check_of)) && can_be_checked(self)
         && (written == nullptr || read_all(written, *self->written, PyLong_AsSsize_t))
         && (copied == nullptr || read_all(copied, *self->copied, PyLong_AsSsize_t))
+        && (kept_as == nullptr || read_all(kept_as, *self->kept_as, PyLong_AsSsize_t))
         && (updated == nullptr || read_all(updated, *self->updated, PyLong_AsSsize_t))
         && (arrival == nullptr || read_all(arrival, arriving, PyLong_AsSsize_t));
+    if (fine && !self->kept_as->empty() && self->kept_as->size() != static_cast<size_t>(n_saved)) {
+        PyErr_SetString(PyExc_ValueError, "kept_as: a number for each saved tensor");
+        fine = false;
+    }
     if (fine && self->updated->size() > self->differentiable->size()) {
         PyErr_SetString(PyExc_ValueError, "updated: inputs whose new values are the first results");
         fine = false;
@@ -544,7 +549,7 @@ PyType_Slot call_slots[] = {
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
          "reaches=(), saving=(), checks=(), draws=False, written=(), updated=(), holds=None, "
-         "through=(), arrival=(), copied=())\n--\n\n"
+         "through=(), arrival=(), copied=(), kept_as=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -558,7 +563,8 @@ PyType_Slot call_slots[] = {
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
          "flag in read_by is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
          "random numbers, of the CPU's generator, as it has to again where it runs again. "
-         "written: inputs that forward writes; copied: those that it computes results of. updated: inputs that the call writes, so that "
+         "written: inputs that forward writes; copied: those that it computes results of. kept_as: of each saved tensor, whether it is "
+         "kept itself (0), as an alias of what it is now (1), or as one whose writes are counted apart (2). updated: inputs that the call writes, so that "
          "autograd hears of it: their new values are forward's first results, which the call does not return. "
          "holds(): whether backward still computes what eager's would; if not, again gives the gradients. "
          "through: for each result that has a gradient, which other ones it was computed from, and which views of results "

@@ -73,6 +73,10 @@ struct Group {
     std::vector<size_t> results, inputs;
 };
 
+/* A saved tensor: itself; an alias, which keeps what the tensor is now whatever `.data =` makes of it; an alias whose writes
+ * are counted apart, as of `.data`. */
+enum KeptAs : Py_ssize_t { KEPT_ITSELF, KEPT_AS_ALIAS, KEPT_COUNTED_APART };
+
 struct TrainingCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -101,6 +105,7 @@ struct TrainingCall {
     bool draws; /* random numbers, of the CPU's generator alone */
     std::vector<Py_ssize_t> *written; /* inputs that forward writes */
     std::vector<Py_ssize_t> *copied;  /* those of them that it computes results of */
+    std::vector<Py_ssize_t> *kept_as; /* of each saved tensor, a KeptAs; empty: themselves */
     std::vector<Py_ssize_t> *updated; /* inputs that are written, with autograd, what the first returns hold */
 };
 

@@ -156,6 +156,10 @@ public:
                 shared_->kept.emplace_back();
                 continue;
             }
+            const Py_ssize_t kept_as = call_->kept_as->empty() ? KEPT_ITSELF : (*call_->kept_as)[i];
+            if (kept_as != KEPT_ITSELF) {
+                tensor = kept_as == KEPT_AS_ALIAS ? tensor.tensor_data() : tensor.variable_data();
+            }
             const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
             if (!is_output && tensor.requires_grad()
                 && std::find(others.begin(), others.end(), tensor.grad_fn().get()) != others.end()) {

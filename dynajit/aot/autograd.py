@@ -47,7 +47,7 @@ from dynajit.aot.training.reachability import (
 from dynajit.aot.training.saved_copies import is_small
 from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayers, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
-from dynajit.aot.training.version_checks import checking_versions, version_checks
+from dynajit.aot.training.version_checks import checking_versions, kept_inputs, version_checks
 from dynajit.aot.training.written_inputs import has_new_history
 from dynajit.config import config
 from dynajit.graph.meta import NotRepeated, graph_notes, memory, note_graph, notes, value_of
@@ -88,10 +88,14 @@ def _compile(
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
     waited_for = [notes(node).waited_for for node in facts.inputs]
+    kept = [] if history is None else kept_inputs(gm, history)
     halves = _Halves(options.compile_fn, context, reach, waited_for)
     with lstm_with_backward(gm), marking(history):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
-        compiled = _layer_by_layer(traced, inputs, halves, options, fake_mode, few and not facts.written)
+        themselves = {memory_of(value) for value, how in zip(inputs, kept, strict=False) if how == 0} - {None}
+        partition = functools.partial(_partition, context, options.layouts, themselves)
+        few = few and not facts.written
+        compiled = _layer_by_layer(traced, inputs, halves, partition, options.decompositions, fake_mode, few)
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -107,7 +111,7 @@ def _compile(
         raise RuntimeError("a Function marks an input dirty, which AOTAutograd takes for a write without gradients")
     checks = [] if history is None else version_checks(gm, history, hidden)
     again, copied = _run_again(double, viewed, _computed_from(halves, hidden))
-    parts = halves.made, len(example_inputs), again, halves.partial, history, checks
+    parts = halves.made, len(example_inputs), again, halves.partial, history, checks, kept
     # torch 2.11's findings are of the tensors inside of wrappers
     wraps = any(is_wrapper(value_of(node)) for node in (*facts.inputs, *facts.returned))
     own = None if wraps else without_wrapper(metadata, *parts, bool(drawn), mutated, copied, holds)
@@ -236,16 +240,16 @@ def _layer_by_layer(
     gm: torch.fx.GraphModule,
     inputs: list[Any],
     halves: _Halves,
-    options: CompileOptions,
+    partition: Callable[..., Any],
+    decompositions: Decompositions,
     fake_mode: FakeTensorMode,
     few: bool,
 ) -> Callable[..., Any] | None:
     """`_aot_autograd`, which sees one of several equal layers, and few calls of it. None where the halves are there and
     torch's wrapper is not: it saw few layers."""
-    partition = functools.partial(_partition, halves.context, options.layouts)
 
     def trace(part: torch.fx.GraphModule, part_inputs: list[Any], keep: Callable[..., Any]) -> Any:
-        return _aot_autograd(part, part_inputs, halves, keep, options.decompositions)
+        return _aot_autograd(part, part_inputs, halves, keep, decompositions)
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
@@ -255,7 +259,7 @@ def _layer_by_layer(
             put_together = functools.partial(_put_together, shared, partition)
             try:
                 with shared.running():
-                    if few and _from_few_layers(shared, inputs, halves, put_together, options.decompositions):
+                    if few and _from_few_layers(shared, inputs, halves, put_together, decompositions):
                         return None
                     return trace(shared.module, inputs, functools.partial(put_together, inputs))
             except OddLayers as error:
@@ -456,8 +460,7 @@ def _refuse_other_strides(metadata: Any, facts: GraphFacts, forward: torch.fx.Gr
 
 def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     """The places, among the joint graph's inputs, of leaves that require gradients."""
-    count = len(context.fw_metadata.input_info) if context.fw_metadata is not None else len(inputs)
-    own = count - len(inputs)  # parameters that the module itself holds come first
+    own = _own_inputs(context, inputs)
     leaves = [
         at
         for at, value in enumerate(inputs)
@@ -466,16 +469,25 @@ def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     return [*range(own), *(own + at for at in leaves)]
 
 
+def _own_inputs(context: TracingContext, inputs: Sequence[Any]) -> int:
+    """How many parameters, which come first, the module itself holds."""
+    return 0 if context.fw_metadata is None else len(context.fw_metadata.input_info) - len(inputs)
+
+
 def _partition(
     context: TracingContext,
     layouts: bool,
+    themselves: Collection[int | None],
     inputs: Sequence[Any],
     joint: torch.fx.GraphModule,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
-    the one to the other; the plain one, which saves what backward needs, does."""
+    the one to the other; the plain one, which saves what backward needs, does.
+
+    themselves: the memory of the inputs that eager keeps themselves.
+    """
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     joint = without_marks(joint)
@@ -485,6 +497,8 @@ def _partition(
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
+    given = joint.graph.find_nodes(op="placeholder")[_own_inputs(context, inputs) :]
+    passes.kept = {memory(node) for node, value in zip(given, inputs, strict=True) if memory_of(value) in themselves}
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not

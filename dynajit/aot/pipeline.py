@@ -36,7 +36,7 @@ from dynajit.aot.patterns import any_patterns, replace_patterns
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
 from dynajit.aot.training.masked_writes import with_masked_writes
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
-from dynajit.aot.training.saved_tensors import narrow_reads, put_views_beside, shrink_saved_tensors
+from dynajit.aot.training.saved_tensors import narrow_reads, put_views_beside, shrink_saved_tensors, take_views_late
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs
 
@@ -67,7 +67,8 @@ class PassContext:
         joint graph, which keep inputs. backward: in the phase "partition", the other half.
     inside: what the rest has to be traced and compiled under. around: what makes of the compiled graph one that gives
         what the captured one gives, the last one first.
-    unwritable: memory of which backward keeps copies. read_twice: names of weights that both halves read.
+    unwritable: memory of which backward keeps copies. kept: memory of the inputs that eager keeps themselves.
+    read_twice: names of weights that both halves read.
     """
 
     phase: str
@@ -82,6 +83,7 @@ class PassContext:
     inside: list[Callable[[], AbstractContextManager[Any]]] = dataclasses.field(default_factory=list)
     around: list[Callable[[Compiled], Compiled]] = dataclasses.field(default_factory=list)
     unwritable: set[int] = dataclasses.field(default_factory=set)
+    kept: set[int | None] = dataclasses.field(default_factory=set)
     read_twice: set[str] = dataclasses.field(default_factory=set)
 
     def wrapped(self, compiled: Compiled) -> Compiled:
@@ -227,6 +229,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("separate_results", ("partition",), _simple(separate_results)),
     Pass("join_reads", ("partition",), _both(lambda f, b, c: join_reads(f, b, c.n_results, c.read_twice))),
     Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: shrink_saved_tensors(f, b, c.n_results))),
+    Pass("late_views", ("partition",), _both(lambda f, b, c: take_views_late(f, b, c.n_results, c.kept))),
     Pass("saved_views", ("partition",), _simple(put_views_beside)),
     Pass("copy_saved", ("partition",), _both(lambda f, b, c: copy_kept(f, c.n_results, c.unwritable))),
     Pass("unstack_scalars", _GENERATED, _simple(unstack_scalars)),

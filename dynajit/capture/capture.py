@@ -43,7 +43,15 @@ from dynajit.capture.past_limit import look_again, run_as_written
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
-from dynajit.capture.variants import AFTER_WHOLE, VariantData, detached_variant, eager_variant, is_eager, made_for, role_of
+from dynajit.capture.variants import (
+    AFTER_WHOLE,
+    VariantData,
+    detached_variant,
+    eager_variant,
+    is_eager,
+    made_for,
+    role_of,
+)
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.again import run_again

@@ -5,7 +5,8 @@
 Passes start inside of the program and after it, from some of its results, with and without `retain_graph`: gradients,
 or the error of a pass through a graph that is gone, have to be eager's. For seeds from `INSIDE` on somebody hears of
 the gradients of results that other results were computed from, and those from `WIDE` on have the steps of `WIDE_STEPS`
-too. The exit status is 1 if anything differs.
+too; those from `WRITTEN` on change what the program was given before the first pass. Of these some differ: an argument
+that eager keeps, and an alias of it too, is kept once. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ import dynajit  # noqa: E402
 INSIDE = 1_000_000
 #: Seeds from here on have more kinds of steps; every other one has hooks on results.
 WIDE = 2_000_000
+#: Seeds from here on change the arguments between the call and the backward passes.
+WRITTEN = 3_000_000
 
 # {a}: a name to bind; {b} and {c}: tensors of 4 x 4.
 STEPS = (
@@ -55,6 +58,15 @@ STEPS = (
     *("{a} = {b} * 1; {a}.register_hook(lambda g: torch.ones(4, 4))",),
     *("{b}.view(-1)[3:].mul_(2)", "{b}.sin_()", "{a} = in_half({b}, {c})", "{a} = {b}.sin().reshape(2, 8).view(4, 4)"),
 )
+WRITTEN_STEPS = """
+{a} = {b} * {c}.data
+{a} = {b}.data.exp() * {c}
+{a} = {b}.data.t() @ {c}
+{a} = {b} * {c}.detach()
+{a} = {b} @ {c}.t()[:]
+{a} = {b} + {c}.data.sin()
+{a} = F.linear({b}, {c}).sigmoid() * {b}.data
+""".strip().splitlines()
 # Views that no_grad writes are not among them: torch itself dies when such a view, then a result, gets a hook.
 WIDE_STEPS = """
 {a} = Dirty.apply({b})
@@ -244,6 +256,16 @@ def off(function: Callable[[], Tensor]) -> Tensor:
         return function()
 
 
+def given_other_data(tensor: Tensor) -> None:
+    tensor.data = tensor.data + 1
+
+
+CHANGES: tuple[Callable[[Tensor], object], ...] = (
+    *(given_other_data, lambda tensor: tensor.data.mul_(2), lambda tensor: off(lambda: tensor.mul_(2))),
+    *(given_other_data, lambda tensor: off(lambda: tensor[1:].sin_()), lambda tensor: tensor.detach().t().add_(1)),
+)
+
+
 def asked(x: Tensor, y: Tensor) -> Tensor:
     """A gradient of what is made of them, by itself differentiable."""
     if not x.requires_grad:
@@ -279,7 +301,8 @@ def program(seed: int) -> str:
     inside = rng.randint(1, count) if rng.random() < 0.6 else 0
     for number in range(1, count + 1):
         made = rng.choice(names) if rng.random() < 0.4 else f"t{number}"
-        step = rng.choice(WIDE_STEPS if seed >= WIDE and rng.random() < 0.6 else STEPS)
+        more = WRITTEN_STEPS if seed >= WRITTEN else WIDE_STEPS
+        step = rng.choice(more if seed >= WIDE and rng.random() < 0.6 else STEPS)
         lines.append("    " + step.format(a=made, b=rng.choice(names[-3:]), c=rng.choice(names[-3:])))
         if "{a}" in step and made not in names:
             names.append(made)
@@ -313,18 +336,20 @@ def observed(main: Callable[..., tuple[Tensor, ...]], seed: int) -> list[Any]:
         leaf.register_hook(lambda grad: grad * 2)
     found: list[Any] = [[result.detach().clone() for result in results]]
     found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])
-    if WIDE > seed >= INSIDE or (seed >= WIDE and seed % 2):
+    for _ in range(rng.randint(1, 2) if seed >= WRITTEN else 0):
+        rng.choice(CHANGES)(rng.choice(given))
+    if WIDE > seed >= INSIDE or (WRITTEN > seed >= WIDE and seed % 2):
         return [*found, *_heard(rng, results, leaves)]
     for _ in range(rng.randint(1, 3) if results else 0):
         starts = results if rng.random() < 0.5 else [rng.choice(results)]
-        if seed % 4 == 3:
+        if seed % 4 == 3 and seed < WRITTEN:  # which can't run again with what it was given
             found.append(_penalised(starts, leaves))
             continue
         before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
         try:
             torch.autograd.backward([start.sum() * 3 for start in starts], retain_graph=rng.random() < 0.3)
         except (RuntimeError, TypeError) as error:
-            found.append(_error(error))
+            found.append(_error(error) if seed < WRITTEN else None)  # of two reasons either
             for leaf, grad in zip(leaves, before, strict=True):  # how far a pass got that fails is the engine's affair
                 leaf.grad = grad
         found.append([None if leaf.grad is None else leaf.grad.clone() for leaf in leaves])

@@ -11,7 +11,7 @@ from them before (`narrow_reads`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -82,6 +82,28 @@ def put_views_beside(forward: GraphModule) -> GraphModule:
                 beside.append(node)
                 order[node] = order[beside]
     return forward
+
+
+def take_views_late(
+    forward: GraphModule, backward: GraphModule, n_results: int, memories: Collection[int | None]
+) -> None:
+    """Save the inputs of these memories themselves, and take views of them in backward: what the program gives them by
+    `.data =` until then is what backward reads in eager mode."""
+    saved = SavedTensors(forward, backward, n_results)
+    late = [node for node in saved.taken if memory(node) in memories and not saved.is_result(node) and is_view(node)]
+    for node in late:
+        views, base = [], node
+        while base.op == "call_function" and is_view(base) and len(base.all_input_nodes) == 1:
+            views.append(base)
+            (base,) = base.all_input_nodes
+        if base.op == "placeholder":
+            taken = saved.keep(base)
+            for view in reversed(views):
+                taken = saved.in_backward(view.target, taken, *view.args[1:], **view.kwargs)
+            saved.taken[node].replace_all_uses_with(taken)
+            saved.drop(node)
+    if late:
+        saved.finish()
 
 
 def shrink_saved_tensors(forward: GraphModule, backward: GraphModule, n_results: int) -> None:

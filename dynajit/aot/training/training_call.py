@@ -37,6 +37,7 @@ def without_wrapper(
     partial: PartialBackwardCache | None,
     history: AutogradGraph | None,
     checks: Sequence[VersionCheck],
+    kept: Sequence[int],
     draws: bool,
     written: Sequence[int],
     copied: Sequence[int],
@@ -49,6 +50,7 @@ def without_wrapper(
         parts: both halves, by phase.
         n_inputs: how many inputs the graph has.
         history: autograd's graph of the fake tensors, if all of it is known.
+        kept: how eager keeps the memory of each input, if that is known.
         again, partial, checks, draws, written, copied, holds: see `_C.TrainingCall`.
     """
     found = _plain_halves(metadata, parts, n_inputs, history)
@@ -84,7 +86,17 @@ def without_wrapper(
         _flags(reach.through, n_others) if reach is not None and n_others else [],
         [] if history is None else arrival_of(history),
         copied,
+        _kept_as(parts["forward"].graph, kept, len(differentiable), n_saved),
     )
+
+
+def _kept_as(forward: torch.fx.GraphModule, kept: Sequence[int], n_returns: int, n_saved: int) -> list[int]:
+    """How each saved tensor is kept; a view of an input is an alias as it is."""
+    inputs = forward.graph.find_nodes(op="placeholder")
+    by_memory = {memory(node): how for node, how in zip(inputs, kept, strict=kept != [])}
+    saved = results_of(forward)[n_returns : n_returns + n_saved]
+    found = [by_memory.get(memory(node), 0) if memory(node) is not None else 0 for node in saved]
+    return [0 if how == 1 and node not in inputs else how for node, how in zip(saved, found, strict=True)]
 
 
 class _PlainHalves(NamedTuple):

@@ -227,3 +227,53 @@ def test_weights_are_read_beside_sizes_that_vary() -> None:
         x = torch.rand(sizes, dtype=torch.double)
         expected = torch.autograd.grad(fn(x, *weights), weights)
         torch.testing.assert_close(torch.autograd.grad(compiled(x, *weights), weights), expected)
+
+
+KEPT: list[Callable[..., torch.Tensor]] = [
+    lambda x, w, u: x * w.data,
+    lambda x, w, u: x * w.detach(),
+    lambda x, w, u: (x * w).sin() * u,
+    lambda x, w, u: (x @ w.t()).relu(),
+    lambda x, w, u: F.linear(x, w).sigmoid() * u.data,
+    lambda x, w, u: (x * u.view(9).view(3, 3)).exp(),
+    lambda x, w, u: (x @ w).tanh() @ u,
+    lambda x, w, u: x @ u.data.t(),
+    lambda x, w, u: x / (w.data * u),
+]
+
+
+def _given_other_data(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.data * 2
+
+
+def _written(tensor: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.mul_(2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("fn", KEPT, ids=map(str, range(len(KEPT))))
+@pytest.mark.parametrize("change", [_given_other_data, _written])
+def test_backward_reads_what_eager_keeps(
+    change: Callable[[torch.Tensor], None], fn: Callable[..., torch.Tensor], backend: str
+) -> None:
+    """The argument itself, or an alias, which stays what it was where the argument is given other data."""
+
+    def outcome(call: Callable[..., torch.Tensor], changed: int) -> Any:
+        given = [torch.randn(3, 3, generator=torch.Generator().manual_seed(number)) for number in range(3)]
+        x, w = (tensor.requires_grad_() for tensor in given[:2])
+        result = call(*given)
+        change(given[changed])
+        try:
+            result.sum().backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+        return [result.detach(), x.grad, w.grad]
+
+    compiled = dynajit.compile(fn, backend=backend)
+    for changed in range(3):
+        wanted, got = outcome(fn, changed), outcome(compiled, changed)
+        if isinstance(wanted, str):
+            assert got == wanted
+        else:
+            torch.testing.assert_close(got, wanted)
