@@ -10,7 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -87,15 +87,13 @@ def _compile(
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
-    waited_for = [notes(node).waited_for for node in facts.inputs]
-    kept = [] if history is None else kept_inputs(gm, history)
-    halves = _Halves(options.compile_fn, context, reach, waited_for)
+    kept = kept_inputs(gm, history)
+    halves = _Halves(options.compile_fn, context, reach, [notes(node).waited_for for node in facts.inputs])
     with lstm_with_backward(gm), marking(history):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
-        themselves = {memory_of(value) for value, how in zip(inputs, kept, strict=False) if how == 0} - {None}
-        partition = functools.partial(_partition, context, options.layouts, themselves)
-        few = few and not facts.written
-        compiled = _layer_by_layer(traced, inputs, halves, partition, options.decompositions, fake_mode, few)
+        by_memory = dict(zip(map(memory_of, inputs), kept, strict=True))
+        partition = functools.partial(_partition, context, options.layouts, by_memory)
+        compiled = _layer_by_layer(traced, inputs, halves, partition, options, fake_mode, few and not facts.written)
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -241,7 +239,7 @@ def _layer_by_layer(
     inputs: list[Any],
     halves: _Halves,
     partition: Callable[..., Any],
-    decompositions: Decompositions,
+    options: CompileOptions,
     fake_mode: FakeTensorMode,
     few: bool,
 ) -> Callable[..., Any] | None:
@@ -249,7 +247,7 @@ def _layer_by_layer(
     torch's wrapper is not: it saw few layers."""
 
     def trace(part: torch.fx.GraphModule, part_inputs: list[Any], keep: Callable[..., Any]) -> Any:
-        return _aot_autograd(part, part_inputs, halves, keep, decompositions)
+        return _aot_autograd(part, part_inputs, halves, keep, options.decompositions)
 
     try:
         shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
@@ -259,7 +257,7 @@ def _layer_by_layer(
             put_together = functools.partial(_put_together, shared, partition)
             try:
                 with shared.running():
-                    if few and _from_few_layers(shared, inputs, halves, put_together, decompositions):
+                    if few and _from_few_layers(shared, inputs, halves, put_together, options.decompositions):
                         return None
                     return trace(shared.module, inputs, functools.partial(put_together, inputs))
             except OddLayers as error:
@@ -477,7 +475,7 @@ def _own_inputs(context: TracingContext, inputs: Sequence[Any]) -> int:
 def _partition(
     context: TracingContext,
     layouts: bool,
-    themselves: Collection[int | None],
+    kept: Mapping[int | None, int],
     inputs: Sequence[Any],
     joint: torch.fx.GraphModule,
     *args: Any,
@@ -486,7 +484,7 @@ def _partition(
     """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
     the one to the other; the plain one, which saves what backward needs, does.
 
-    themselves: the memory of the inputs that eager keeps themselves.
+    kept: by the memory of an input, how eager keeps it, as `kept_inputs` says.
     """
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
@@ -498,7 +496,7 @@ def _partition(
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     given = joint.graph.find_nodes(op="placeholder")[_own_inputs(context, inputs) :]
-    passes.kept = {memory(node) for node, value in zip(given, inputs, strict=True) if memory_of(value) in themselves}
+    passes.kept = {memory(node) for node, value in zip(given, inputs, strict=False) if kept.get(memory_of(value)) == 0}
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not

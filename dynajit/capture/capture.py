@@ -43,15 +43,7 @@ from dynajit.capture.past_limit import look_again, run_as_written
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
-from dynajit.capture.variants import (
-    AFTER_WHOLE,
-    VariantData,
-    detached_variant,
-    eager_variant,
-    is_eager,
-    made_for,
-    role_of,
-)
+from dynajit.capture.variants import VariantData, detached_variant, eager_variant, is_eager, made_for, role_of, turn_of
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.again import run_again
@@ -608,9 +600,8 @@ class FrameCapture:
         parts = emission.parts if made.graph is None else None
         data = VariantData(made.guards, self.record.compile_id, False, made_anew, role, changes, ways, parts)
         hook = emission.plan is not None
-        turn = AFTER_WHOLE if hook else 0
-        self.made = made._replace(needs_hook=hook, turn=turn)
-        return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, turn)
+        self.made = made._replace(needs_hook=hook, turn=turn_of(hook))
+        return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, turn_of(hook))
 
     def _rerun(
         self, tx: Interpreter, emission: Emission, module: fx.GraphModule, pure: bool, mutates: bool

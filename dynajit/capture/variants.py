@@ -27,9 +27,8 @@ from dynajit.resume.emit import Entered
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
 
 
-# Whose turn it is after the variants with a whole graph: those that break, which do not look at why, nor at what is used
-# behind the break alone; and what takes all that no other variant fits.
-AFTER_WHOLE, AFTER_ALL = 1, 2
+#: The turn of what takes all that no other variant fits.
+AFTER_ALL = 2
 
 
 @dataclasses.dataclass
@@ -66,6 +65,12 @@ def eager_variant(
     function = types.FunctionType(copy, globals_, code.co_name)
     data = VariantData(guards, compile_id, True)
     return _C.Variant(guards.build(n_given(code), globals_), function, True, globals_, data, session, turn)
+
+
+def turn_of(breaks: bool) -> int:
+    """When a variant is asked. One that breaks comes after those with a whole graph: it does not look at why, nor at
+    what is used behind the break alone, so it fits states that they are for."""
+    return int(breaks)
 
 
 def detached_variant(session: Session, code: types.CodeType, function: types.FunctionType) -> _C.Variant:

@@ -50,7 +50,7 @@ def without_wrapper(
         parts: both halves, by phase.
         n_inputs: how many inputs the graph has.
         history: autograd's graph of the fake tensors, if all of it is known.
-        kept: how eager keeps the memory of each input, if that is known.
+        kept: how eager keeps the memory of each input.
         again, partial, checks, draws, written, copied, holds: see `_C.TrainingCall`.
     """
     found = _plain_halves(metadata, parts, n_inputs, history)
@@ -93,7 +93,7 @@ def without_wrapper(
 def _kept_as(forward: torch.fx.GraphModule, kept: Sequence[int], n_returns: int, n_saved: int) -> list[int]:
     """How each saved tensor is kept; a view of an input is an alias as it is."""
     inputs = forward.graph.find_nodes(op="placeholder")
-    by_memory = {memory(node): how for node, how in zip(inputs, kept, strict=kept != [])}
+    by_memory = {memory(node): how for node, how in zip(inputs, kept, strict=True)}
     saved = results_of(forward)[n_returns : n_returns + n_saved]
     found = [by_memory.get(memory(node), 0) if memory(node) is not None else 0 for node in saved]
     return [0 if how == 1 and node not in inputs else how for node, how in zip(saved, found, strict=True)]

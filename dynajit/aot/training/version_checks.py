@@ -64,10 +64,13 @@ def version_checks(gm: torch.fx.GraphModule, history: AutogradGraph, written: fr
     return list(found.values())
 
 
-def kept_inputs(gm: torch.fx.GraphModule, history: AutogradGraph) -> list[int]:
-    """How eager keeps the memory of each input, as `_C.TrainingCall` names it: the input itself; views and aliases of
-    it, which have what it is now whatever `.data =` makes of it; or `.data`, whose writes are counted apart."""
+def kept_inputs(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> list[int]:
+    """How eager keeps the memory of each input, as `_C.TrainingCall` names it: the input itself, also where nothing is
+    known; views and aliases of it, which have what it is now whatever `.data =` makes of it; or `.data`, whose writes
+    are counted apart."""
     inputs = gm.graph.find_nodes(op="placeholder")
+    if history is None:
+        return [0] * len(inputs)
     saved = [value for node, _ in history.inside for value in saved_by(node)]
     hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
     kept = {memory(node) for node in inputs if any(value is value_of(node) for value in saved)}
