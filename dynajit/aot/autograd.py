@@ -47,7 +47,7 @@ from dynajit.aot.training.reachability import (
 from dynajit.aot.training.saved_copies import is_small
 from dynajit.aot.training.shared_layers import NotShared, OddLayers, SharedLayers, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
-from dynajit.aot.training.version_checks import checking_versions, kept_inputs, version_checks
+from dynajit.aot.training.version_checks import KeptInput, checking_versions, kept_inputs, version_checks
 from dynajit.aot.training.written_inputs import has_new_history
 from dynajit.config import config
 from dynajit.graph.meta import NotRepeated, graph_notes, memory, note_graph, notes, value_of
@@ -91,7 +91,7 @@ def _compile(
     halves = _Halves(options.compile_fn, context, reach, [notes(node).waited_for for node in facts.inputs])
     with lstm_with_backward(gm), marking(history):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
-        by_memory = dict(zip(map(memory_of, inputs), kept, strict=True))
+        by_memory = dict(zip(map(memory_of, inputs), kept, strict=kept != []))
         partition = functools.partial(_partition, context, options.layouts, by_memory)
         compiled = _layer_by_layer(traced, inputs, halves, partition, options, fake_mode, few and not facts.written)
     metadata = context.fw_metadata
@@ -475,7 +475,7 @@ def _own_inputs(context: TracingContext, inputs: Sequence[Any]) -> int:
 def _partition(
     context: TracingContext,
     layouts: bool,
-    kept: Mapping[int | None, int],
+    kept: Mapping[int | None, KeptInput],
     inputs: Sequence[Any],
     joint: torch.fx.GraphModule,
     *args: Any,
@@ -496,7 +496,9 @@ def _partition(
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     given = joint.graph.find_nodes(op="placeholder")[_own_inputs(context, inputs) :]
-    passes.kept = {memory(node) for node, value in zip(given, inputs, strict=False) if kept.get(memory_of(value)) == 0}
+    known = [(memory(node), kept.get(memory_of(value))) for node, value in zip(given, inputs, strict=False)]
+    passes.kept = {own for own, how in known if own is not None and how is not None and how.itself}
+    passes.kept_twice = {own for own, how in known if own in passes.kept and how is not None and how.aliases}
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not

@@ -36,7 +36,13 @@ from dynajit.aot.patterns import any_patterns, replace_patterns
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
 from dynajit.aot.training.masked_writes import with_masked_writes
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
-from dynajit.aot.training.saved_tensors import narrow_reads, put_views_beside, shrink_saved_tensors, take_views_late
+from dynajit.aot.training.saved_tensors import (
+    keep_aliases,
+    narrow_reads,
+    put_views_beside,
+    shrink_saved_tensors,
+    take_views_late,
+)
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs
 
@@ -67,7 +73,8 @@ class PassContext:
         joint graph, which keep inputs. backward: in the phase "partition", the other half.
     inside: what the rest has to be traced and compiled under. around: what makes of the compiled graph one that gives
         what the captured one gives, the last one first.
-    unwritable: memory of which backward keeps copies. kept: memory of the inputs that eager keeps themselves.
+    unwritable: memory of which backward keeps copies. kept, kept_twice: memory of the inputs that eager keeps
+        themselves, and those of them of which it keeps views or aliases, too.
     read_twice: names of weights that both halves read.
     """
 
@@ -83,7 +90,8 @@ class PassContext:
     inside: list[Callable[[], AbstractContextManager[Any]]] = dataclasses.field(default_factory=list)
     around: list[Callable[[Compiled], Compiled]] = dataclasses.field(default_factory=list)
     unwritable: set[int] = dataclasses.field(default_factory=set)
-    kept: set[int | None] = dataclasses.field(default_factory=set)
+    kept: set[int] = dataclasses.field(default_factory=set)
+    kept_twice: set[int] = dataclasses.field(default_factory=set)
     read_twice: set[str] = dataclasses.field(default_factory=set)
 
     def wrapped(self, compiled: Compiled) -> Compiled:
@@ -215,6 +223,7 @@ PASSES: tuple[Pass, ...] = (
         "masked_writes", ("traced",), _simple(with_masked_writes), applies=lambda gm, context: torch.is_grad_enabled()
     ),
     Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
+    Pass("aliases", ("joint",), lambda gm, context: keep_aliases(gm, context.kept_twice)),
     Pass("narrow_reads", ("joint",), _simple(narrow_reads)),
     Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),
     Pass(

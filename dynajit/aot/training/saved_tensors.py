@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 from dynajit.aot.rewrite import call, compute
 from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
@@ -35,6 +36,25 @@ _OF_THE_SHAPE = {
 }
 
 
+def keep_aliases(joint: GraphModule, memories: Collection[int]) -> GraphModule:
+    """Have backward read the views and aliases, of the inputs of these memories, that forward's operations saved: the
+    inputs themselves, which it reads too, may have been given other data by then."""
+    for node in joint.graph.nodes if memories else ():
+        alias = node.op == "call_function" and memory(node) in memories and not _is_backward(node)
+        if alias and any(map(_is_backward, node.users)):
+            for kept in (node, *(user for user in node.users if not _is_backward(user))):
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return joint
+
+
+def _is_backward(node: Node) -> bool:
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def _must_be_saved(node: Node) -> bool:
+    return node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
+
+
 def narrow_reads(joint: GraphModule) -> GraphModule:
     """Have backward read no more of a tensor than it needs, for the partitioner to see.
 
@@ -43,6 +63,8 @@ def narrow_reads(joint: GraphModule) -> GraphModule:
     whether it is above a threshold, that of pooling and padding no more of the input than its shape.
     """
     for node in joint.graph.find_nodes(op="call_function", target=aten.detach.default):
+        if _must_be_saved(node):
+            continue
         node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if not node.users:
             joint.graph.erase_node(node)
@@ -84,13 +106,23 @@ def put_views_beside(forward: GraphModule) -> GraphModule:
     return forward
 
 
-def take_views_late(
-    forward: GraphModule, backward: GraphModule, n_results: int, memories: Collection[int | None]
-) -> None:
+def take_views_late(forward: GraphModule, backward: GraphModule, n_results: int, memories: Collection[int]) -> None:
     """Save the inputs of these memories themselves, and take views of them in backward: what the program gives them by
-    `.data =` until then is what backward reads in eager mode."""
+    `.data =` until then is what backward reads in eager mode. Not those that forward's operations saved."""
+    if not memories:
+        return
     saved = SavedTensors(forward, backward, n_results)
-    late = [node for node in saved.taken if memory(node) in memories and not saved.is_result(node) and is_view(node)]
+    made = {node.name: node for node in forward.graph.nodes}
+    views = [node for node in backward.graph.nodes if memory(node) in memories and node.op == "call_function"]
+    early = [node for node in views if _must_be_saved(node) and node.name in made]
+    for node in early:
+        node.replace_all_uses_with(saved.keep(made[node.name]))
+        backward.graph.erase_node(node)
+    late = [
+        node
+        for node in saved.taken
+        if memory(node) in memories and not saved.is_result(node) and is_view(node) and not _must_be_saved(node)
+    ]
     for node in late:
         views, base = [], node
         while base.op == "call_function" and is_view(base) and len(base.all_input_nodes) == 1:
@@ -102,7 +134,7 @@ def take_views_late(
                 taken = saved.in_backward(view.target, taken, *view.args[1:], **view.kwargs)
             saved.taken[node].replace_all_uses_with(taken)
             saved.drop(node)
-    if late:
+    if early or late:
         saved.finish()
 
 

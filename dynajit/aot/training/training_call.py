@@ -18,7 +18,7 @@ from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.training.double_backward import DoubleBackward
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import AutogradGraph, SavingNodes, arrival_of, saving_nodes
-from dynajit.aot.training.version_checks import VersionCheck
+from dynajit.aot.training.version_checks import KeptInput, VersionCheck
 from dynajit.graph.meta import memory, value_of
 
 
@@ -37,7 +37,7 @@ def without_wrapper(
     partial: PartialBackwardCache | None,
     history: AutogradGraph | None,
     checks: Sequence[VersionCheck],
-    kept: Sequence[int],
+    kept: Sequence[KeptInput],
     draws: bool,
     written: Sequence[int],
     copied: Sequence[int],
@@ -90,13 +90,14 @@ def without_wrapper(
     )
 
 
-def _kept_as(forward: torch.fx.GraphModule, kept: Sequence[int], n_returns: int, n_saved: int) -> list[int]:
-    """How each saved tensor is kept; a view of an input is an alias as it is."""
+def _kept_as(forward: torch.fx.GraphModule, kept: Sequence[KeptInput], n_returns: int, n_saved: int) -> list[int]:
+    """How each saved tensor is kept."""
     inputs = forward.graph.find_nodes(op="placeholder")
-    by_memory = {memory(node): how for node, how in zip(inputs, kept, strict=True)}
+    by_memory = dict(zip(map(memory, inputs), kept, strict=kept != []))
+    by_memory.pop(None, None)
     saved = results_of(forward)[n_returns : n_returns + n_saved]
-    found = [by_memory.get(memory(node), 0) if memory(node) is not None else 0 for node in saved]
-    return [0 if how == 1 and node not in inputs else how for node, how in zip(saved, found, strict=True)]
+    known = [(node in inputs, by_memory.get(memory(node))) for node in saved]
+    return [0 if how is None else how.kind(is_input) for is_input, how in known]
 
 
 class _PlainHalves(NamedTuple):

@@ -20,6 +20,24 @@ from dynajit.graph.meta import gives_data, memory, value_of
 from dynajit.torch_compat import memory_of
 
 
+class KeptInput(NamedTuple):
+    """How eager's operations keep an input's memory.
+
+    itself: as the input. aliases: as views or aliases of it, which have what it is now whatever `.data =` makes of it.
+    apart: the writes of some of these are counted apart, as of `.data`.
+    """
+
+    itself: bool
+    aliases: bool
+    apart: bool
+
+    def kind(self, is_input: bool) -> int:
+        """How a `_C.TrainingCall` is to keep the input, or a view of it, which is an alias as it is."""
+        if self.itself and (is_input or not self.aliases):
+            return 0
+        return 2 if self.apart else int(is_input or self.itself)
+
+
 class VersionCheck(NamedTuple):
     """An input or a result that eager's operations keep.
 
@@ -64,17 +82,16 @@ def version_checks(gm: torch.fx.GraphModule, history: AutogradGraph, written: fr
     return list(found.values())
 
 
-def kept_inputs(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> list[int]:
-    """How eager keeps the memory of each input, as `_C.TrainingCall` names it: the input itself, also where nothing is
-    known; views and aliases of it, which have what it is now whatever `.data =` makes of it; or `.data`, whose writes
-    are counted apart."""
-    inputs = gm.graph.find_nodes(op="placeholder")
+def kept_inputs(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> list[KeptInput]:
+    """How eager keeps each input; empty: that is not known."""
     if history is None:
-        return [0] * len(inputs)
+        return []
+    given = [value_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     saved = [value for node, _ in history.inside for value in saved_by(node)]
     hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
-    kept = {memory(node) for node in inputs if any(value is value_of(node) for value in saved)}
-    return [0 if memory(node) in kept else 2 if memory(node) in hidden else 1 for node in inputs]
+    themselves = {memory_of(value) for value in given if any(value is one for one in saved)}
+    aliases = {memory_of(one) for one in saved if not any(value is one for value in given)}
+    return [KeptInput(own in themselves, own in aliases, own in hidden) for own in map(memory_of, given)]
 
 
 def _origin(value: torch.Tensor | None) -> tuple[str, int]:
