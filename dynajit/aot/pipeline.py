@@ -223,7 +223,7 @@ PASSES: tuple[Pass, ...] = (
         "masked_writes", ("traced",), _simple(with_masked_writes), applies=lambda gm, context: torch.is_grad_enabled()
     ),
     Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
-    Pass("aliases", ("joint",), lambda gm, context: keep_aliases(gm, context.kept_twice)),
+    Pass("aliases", ("joint",), lambda gm, context: keep_aliases(gm, context.kept_twice), applies=_saves_by_itself),
     Pass("narrow_reads", ("joint",), _simple(narrow_reads)),
     Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),
     Pass(
