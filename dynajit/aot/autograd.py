@@ -24,7 +24,7 @@ from dynajit.aot.legality import GraphFacts, is_drawn
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
-from dynajit.aot.rewrite import fake_inputs, is_tangent, results_of, with_results
+from dynajit.aot.rewrite import fake_inputs, is_of_backward, is_tangent, results_of, with_results
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_layout
 from dynajit.aot.training.constant_gradients import marking, with_marked_hooks, without_marks
@@ -513,7 +513,7 @@ def _keep_in_place(joint: torch.fx.GraphModule) -> None:
     tangents = set(filter(is_tangent, joint.graph.find_nodes(op="placeholder")))
     early: dict[torch.fx.Node, None] = {}  # what stays in the backward pass and is before that node, and what reads it
     for node in list(joint.graph.nodes):
-        backward = node.meta.get("partitioner_tag") == "is_backward"
+        backward = is_of_backward(node)
         stays = node.op == "call_function" and (only_acts(node.target) or (backward and starts_collective(node.target)))
         if stays:
             node.meta["partitioner_tag"] = f"must_be_in_{'backward' if backward else 'forward'}"

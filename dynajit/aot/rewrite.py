@@ -107,6 +107,11 @@ def is_tangent(node: Node) -> bool:
     return "tangents" in str(node.target)
 
 
+def is_of_backward(node: Node) -> bool:
+    """Whether a node of a joint graph was traced in the backward pass."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
 def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]

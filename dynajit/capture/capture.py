@@ -600,7 +600,7 @@ class FrameCapture:
         parts = emission.parts if made.graph is None else None
         data = VariantData(made.guards, self.record.compile_id, False, made_anew, role, changes, ways, parts)
         hook = emission.plan is not None
-        self.made = made._replace(needs_hook=hook, turn=turn_of(hook))
+        self.made = made._replace(needs_hook=hook)
         return _C.Variant(program, function, hook, self.function.__globals__, data, self.session, turn_of(hook))
 
     def _rerun(

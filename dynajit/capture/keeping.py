@@ -17,7 +17,7 @@ from dynajit.backends import kept_plan
 from dynajit.bytecode import copy_of, part_of
 from dynajit.capture import collector
 from dynajit.capture.session import Session
-from dynajit.capture.variants import VariantData, role_of
+from dynajit.capture.variants import VariantData, role_of, turn_of
 from dynajit.config import config
 from dynajit.kept.folder import Lookup
 from dynajit.report import debug, records
@@ -50,8 +50,8 @@ def taken(found: Lookup, session: Session, values: tuple[Any, ...]) -> _C.Varian
     _C.mark_ours(made)
     function = types.FunctionType(made, globals_, code.co_name)
     data = VariantData(loaded.guards, found.compile_id, eager, role=role_of(code, loaded.guards))
-    hook, turn = loaded.needs_hook, loaded.turn
-    variant = _C.Variant(loaded.program, function, hook, globals_, data, session, turn)
+    hook = loaded.needs_hook
+    variant = _C.Variant(loaded.program, function, hook, globals_, data, session, turn_of(hook))
     seen = session.memory(code).seen
     for source, value in loaded.sized:  # what differs from it at the next capture varies
         if isinstance(value, torch.Tensor):

@@ -37,7 +37,6 @@ class Made(NamedTuple):
     graph: _C.GraphCall | None
     parts: Parts
     needs_hook: bool = False
-    turn: int = 0
 
 
 class Loaded(NamedTuple):
@@ -47,7 +46,6 @@ class Loaded(NamedTuple):
     guards: GuardSet
     program: _C.GuardProgram
     needs_hook: bool
-    turn: int
     # tensors and numbers that it is for
     sized: list[tuple[Source, Any]]
 
@@ -80,7 +78,6 @@ def to_data(made: Made) -> dict[str, Data]:
         "code": code,
         "graph": graph,
         "needs_hook": made.needs_hook,
-        "turn": made.turn,
         **assumed,
     }
 
@@ -111,7 +108,7 @@ def from_data(
     code = None
     if data["code"] is not None:
         code = CodeReader(function, reader.describer, graph, parts).read(data["code"])
-    return Loaded(code, guards, program, data["needs_hook"], data["turn"], reader.sized())
+    return Loaded(code, guards, program, data["needs_hook"], reader.sized())
 
 
 def _graph_of(data: dict[str, Data], name: str, describer: Describer) -> _C.GraphCall:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import call, compute
+from dynajit.aot.rewrite import call, compute, is_of_backward
 from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
 from dynajit.graph.meta import is_view, memory, value_of
 
@@ -40,15 +40,11 @@ def keep_aliases(joint: GraphModule, memories: Collection[int]) -> GraphModule:
     """Have backward read the views and aliases, of the inputs of these memories, that forward's operations saved: the
     inputs themselves, which it reads too, may have been given other data by then."""
     for node in joint.graph.nodes if memories else ():
-        alias = node.op == "call_function" and memory(node) in memories and not _is_backward(node)
-        if alias and any(map(_is_backward, node.users)):
-            for kept in (node, *(user for user in node.users if not _is_backward(user))):
+        alias = node.op == "call_function" and memory(node) in memories and not is_of_backward(node)
+        if alias and any(map(is_of_backward, node.users)):
+            for kept in (node, *(user for user in node.users if not is_of_backward(user))):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return joint
-
-
-def _is_backward(node: Node) -> bool:
-    return node.meta.get("partitioner_tag") == "is_backward"
 
 
 def _must_be_saved(node: Node) -> bool:

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from dynajit.aot.layers import MIN_LAYERS, Layer, Layers, equal_layers, items_of
-from dynajit.aot.rewrite import Copy, cut, results_of
+from dynajit.aot.rewrite import Copy, cut, is_of_backward, results_of
 from dynajit.graph.meta import value_of
 from dynajit.nested import map_leaves
 from dynajit.new_fake import new_fake
@@ -162,7 +162,7 @@ class SharedLayers:
 
     def _is_backward(self, node: Node) -> bool:
         reads = node.all_input_nodes
-        return node.meta.get("partitioner_tag") == "is_backward" or any(part in self.tangents for part in reads)
+        return is_of_backward(node) or any(part in self.tangents for part in reads)
 
     def _with_calls(self, gm: GraphModule) -> GraphModule:
         taken = Copy(gm)
