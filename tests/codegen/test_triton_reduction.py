@@ -189,3 +189,14 @@ def test_moments_keep_their_digits(shape: Any, dims: Any, kernels: int, dtype: t
             else:
                 torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=1e-12)
     compile_all(plan)
+
+
+@pytest.mark.parametrize("length", [2, 3, 8, 20, 32])
+def test_programs_of_short_columns_have_work_for_every_thread(length: int) -> None:
+    """Of many columns, a program takes as many elements as one of a pointwise kernel; of few, all programs there are."""
+    for columns, least in ((1 << 20, 1024), (256, 32)):
+        plan = plan_of(lambda x: F.softmax(x, 0), randn(length, columns))
+        (step,) = (step for step in plan.steps if isinstance(step, KernelStep))
+        assert isinstance(step.programs, int)
+        assert columns * length // step.programs >= least
+        compile_all(plan)

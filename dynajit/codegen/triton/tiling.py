@@ -28,6 +28,8 @@ PERSISTENT = 16_384
 STEP = 4096
 # Arithmetic of a kernel with an erf or two of the like.
 DEAR = 40
+# Columns of so many elements at most are a thread's own, which has so many numbers in registers.
+SHORT, IN_REGISTERS = 32, 64
 # Columns of a matrix in the cache that one program takes whole: their length, the matrix's elements, how many of them.
 SHORT_COLUMN, CACHED, NARROW = 2048, 1 << 20, 8
 # Rows of at least this many programs are not cut in pieces.
@@ -201,12 +203,15 @@ def _warps(elements: int) -> int:
 
 def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
     """Neighbouring threads read neighbouring outputs' elements."""
+    if length <= SHORT:
+        # As a pointwise kernel: a thread has whole columns, neighbours of which one read of 16 bytes brings.
+        r, each = power_of_two(length), IN_REGISTERS // (2 if kernel.cost >= DEAR else 1)
+        x = max(32, min(power_of_two(rows // ENOUGH_PROGRAMS), 1024, 4 * 32 * each // r))
+        return Tile(x, r, warps=max(1, min(4, x * r // 256)))
     x = min(power_of_two(rows), 32 if length <= 64 else 64)
     if not can_split(kernel) and _passes(kernel) > 2 and length <= 512:
         x = min(x, 16)
         return Tile(x, power_of_two(length), warps=8 if x * length > 2048 else 4)
-    if length <= 32:
-        return Tile(x, power_of_two(length), warps=4)
     if length <= SHORT_COLUMN and rows * length <= CACHED:
         # What pieces of columns gave: all programs there can be, each with a few columns at once.
         x, r = min(x, NARROW), power_of_two(length)
