@@ -178,6 +178,16 @@ def gives_data(node: fx.Node) -> bool:
     return node.target is getattr and node.args[1:] == ("data",)
 
 
+def data_views(graph: fx.Graph) -> set[fx.Node]:
+    """`tensor.data`, its views, and itself as the result of what writes it."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        base = node.args[0] if node.args else None
+        if gives_data(node) or (base in found and memory(base) == memory(node)):
+            found.add(node)
+    return found
+
+
 def written_by(node: fx.Node) -> list[fx.Node]:
     """The nodes whose tensors an operation writes in place, by what is known of it. Not those given as `out=`."""
     if not node.op.startswith("call"):

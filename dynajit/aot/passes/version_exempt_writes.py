@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dynajit.graph.meta import gives_data, memory, note, notes, value_of, written_by
+from dynajit.graph.meta import data_views, gives_data, memory, note, notes, value_of, written_by
 from dynajit.op_facts import facts
 
 aten = torch.ops.aten
@@ -64,20 +64,10 @@ def _version_exempt(gm: torch.fx.GraphModule) -> set[int | None]:
     updated = {memory(part) for node in steps for part in written_by(node)}
     if not data and not statistics and not updated:
         return set()
-    hidden = _hidden(gm)
+    hidden = data_views(gm.graph)
     counting = (node for node in gm.graph.nodes if node not in steps)
     counted = {memory(part) for call in counting for part in written_by(call) if part not in hidden}
     return (data | statistics | updated) - counted - {None}
-
-
-def _hidden(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
-    """`tensor.data`, its views, and itself as the result of what writes it."""
-    found: set[torch.fx.Node] = set()
-    for node in gm.graph.nodes:
-        base = node.args[0] if node.args else None
-        if gives_data(node) or (base in found and memory(base) == memory(node)):
-            found.add(node)
-    return found
 
 
 def _version_stays(node: torch.fx.Node) -> bool:

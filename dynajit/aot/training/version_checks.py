@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit.aot.training.reachability import AutogradGraph, saved_by
-from dynajit.graph.meta import gives_data, memory, value_of
+from dynajit.graph.meta import data_views, memory, value_of
 from dynajit.torch_compat import memory_of
 
 
@@ -64,21 +64,20 @@ def version_checks(gm: torch.fx.GraphModule, history: AutogradGraph, written: fr
     for place, value in _tensors(gm.graph.find_nodes(op="placeholder")):
         # two inputs of the same memory: either's count of writes is the other's
         places[memory_of(value)] = False, place
-    hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
-    for own in {None, *hidden}:  # writes through `.data` are counted apart
-        places.pop(own, None)
+    saved = [(value, mask) for node, mask in history.inside for value in saved_by(node)]
+    places.pop(None, None)
+    apart = _counted_apart(gm, [value for value, _ in saved])
     found: dict[tuple[bool, int], VersionCheck] = {}
-    for node, mask in history.inside:
-        for value in saved_by(node):
-            key = places.get(memory_of(value))
-            if key is None or key in ((False, place) for place in written):
-                continue
-            own = key[0] or key[1] in history.written
-            known = found.setdefault(
-                key, VersionCheck(*key, [False] * len(history.results), _origin(value if own else None))
-            )
-            for number in range(len(history.results)):
-                known.read_by[number] |= bool(mask >> number & 1)
+    for value, mask in saved:
+        key = None if id(value) in apart else places.get(memory_of(value))
+        if key is None or key in ((False, place) for place in written):
+            continue
+        own = key[0] or key[1] in history.written
+        known = found.setdefault(
+            key, VersionCheck(*key, [False] * len(history.results), _origin(value if own else None))
+        )
+        for number in range(len(history.results)):
+            known.read_by[number] |= bool(mask >> number & 1)
     return list(found.values())
 
 
@@ -88,10 +87,21 @@ def kept_inputs(gm: torch.fx.GraphModule, history: AutogradGraph | None) -> list
         return []
     given = [value_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     saved = [value for node, _ in history.inside for value in saved_by(node)]
-    hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
+    apart_ids = _counted_apart(gm, saved)
+    apart = {memory_of(one) for one in saved if id(one) in apart_ids}
     themselves = {memory_of(value) for value in given if any(value is one for one in saved)}
     aliases = {memory_of(one) for one in saved if not any(value is one for value in given)}
-    return [KeptInput(own in themselves, own in aliases, own in hidden) for own in map(memory_of, given)]
+    return [KeptInput(own in themselves, own in aliases, own in apart) for own in map(memory_of, given)]
+
+
+def _counted_apart(gm: torch.fx.GraphModule, saved: Sequence[torch.Tensor]) -> set[int]:
+    """By identity, what is kept of a `.data`, whose writes are counted apart from those of the tensor itself; of views
+    that an operation takes inside, if nothing else of the memory is kept."""
+    hidden = data_views(gm.graph)
+    own = {memory(node) for node in hidden}
+    known = {id(value_of(node)): node in hidden for node in gm.graph.nodes if memory(node) in own}
+    plain = {memory_of(one) for one in saved if known.get(id(one)) is False}
+    return {id(one) for one in saved if memory_of(one) in own and known.get(id(one), memory_of(one) not in plain)}
 
 
 def _origin(value: torch.Tensor | None) -> tuple[str, int]:

@@ -240,6 +240,7 @@ KEPT: list[Callable[..., torch.Tensor]] = [
     lambda x, w, u: x @ u.data.t(),
     lambda x, w, u: x / (w.data * u),
     lambda x, w, u: x * w + x * w.data,
+    lambda x, w, u: x * w.data + x * w.detach(),
     lambda x, w, u: (x * w.detach()).tanh() * w,
     lambda x, w, u: F.linear(x, w).sigmoid() * x + x @ w,
 ]
