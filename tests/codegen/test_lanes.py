@@ -1,4 +1,4 @@
-"""Long sums and extremes are kept in several lanes, and what is left over is not lost."""
+"""Sums and extremes are kept in several lanes, and what is left over is not lost."""
 
 from __future__ import annotations
 
@@ -28,6 +28,26 @@ def test_sums_in_lanes(name: str, dtype: torch.dtype, shape: tuple[int, ...]) ->
     plan = check(reduce, x, **tolerance)
     if name == "sum" and dtype is torch.float32:
         assert "[k] = (s" in plan.source, plan.source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8])
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("length", [24, 31, 33, 49, 100, 257])
+def test_short_rows(name: str, length: int, dtype: torch.dtype) -> None:
+    x = torch.randint(0, 4, (300, length)).to(dtype)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if name == "prod" and x.is_floating_point() else {}
+    plan = check(REDUCTIONS[name], x, **tolerance)
+    if name == "sum" and dtype in (torch.float32, torch.bfloat16) and length > 31:
+        assert "[k + h]" in plan.source, plan.source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [2, 5, 8, 9, 12, 16, 17, 23, 31])
+@pytest.mark.parametrize("rows", [3, 7, 8, 300])
+def test_rows_that_are_turned(rows: int, length: int, dtype: torch.dtype) -> None:
+    x = torch.randint(-8, 9, (rows, length)).to(dtype)
+    check(lambda x: (x.sum(1), x.amax(1), x - x.amax(1, keepdim=True)), x)
+    check(lambda x: x[:, 1:].softmax(1), x, rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("place", [0, 63, 64, 700, 1023, 1024, 1030])

@@ -74,6 +74,7 @@ def padded(name: str, count: int) -> bool:
 
 
 def test_which_loops() -> None:
-    assert all(padded(name, 30) for name in ("softmax", "gelu", "sum", "greatest", "by columns, stored"))
+    assert all(padded(name, 30) for name in ("softmax", "gelu", "greatest", "by columns, stored"))
     assert not any(padded(name, 32) for name in FUNCTIONS)
-    assert not any(padded(name, 30) for name in ("a library's function", "integers", "indices"))
+    # a sum is of several lanes, and what is left over of one
+    assert not any(padded(name, 30) for name in ("a library's function", "integers", "indices", "sum"))

@@ -193,7 +193,7 @@ def test_moments_keep_their_digits(shape: Any, dims: Any, kernels: int, dtype: t
 
 @pytest.mark.parametrize("length", [2, 3, 8, 20, 32])
 def test_programs_of_short_columns_have_work_for_every_thread(length: int) -> None:
-    """Of many columns, a program takes as many elements as one of a pointwise kernel; of few, all programs there are."""
+    """Of many columns as many elements as a pointwise kernel's programs have; of few, all programs there can be."""
     for columns, least in ((1 << 20, 1024), (256, 32)):
         plan = plan_of(lambda x: F.softmax(x, 0), randn(length, columns))
         (step,) = (step for step in plan.steps if isinstance(step, KernelStep))

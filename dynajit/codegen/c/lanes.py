@@ -20,11 +20,12 @@ from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.loops import Kernel, Load, Section
 
-# Loops that do no more than this beside adding up keep sums of so many bytes, in the registers of four vectors, if they
-# are at least so many times longer.
+# Loops that do no more than this beside adding up keep sums of so many bytes at most, in the registers of four vectors,
+# and are so many times longer; at least as many sums as one read of so many bytes brings.
 MAX_COST = 8
 LANE_BYTES = 256
-MIN_BLOCKS = 8
+BLOCKS = 8
+SHORT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,11 @@ class BlockLoop:
 
 @dataclass(frozen=True, slots=True)
 class LaneSums:
-    """Names of arrays of `count` sums that a loop keeps side by side, and of those that note NaNs."""
+    """Names of arrays of `count` sums that a loop keeps side by side, and of those that note NaNs. short: the loop has
+    few blocks."""
 
     count: int
+    short: bool
     sums: dict[Reduction, str]
     nans: dict[Reduction, str]
 
@@ -102,11 +105,18 @@ class Lanes(Halves):
         """Arrays of sums for the loop, if it is in blocks anyway, or long and does little else than add up rows."""
         if not section.reductions or not (halves or self._only_adds(section, last)):
             return None
-        width = max(reduction.dtype.itemsize for reduction, _ in section.reductions)
-        count = BLOCK if halves else LANE_BYTES // width // len(section.reductions)
-        if hint_of(last.size) < (1 if halves else MIN_BLOCKS) * count:
+        count = most = BLOCK
+        if not halves:
+            loads = (node.dtype for value in section.values() for node in scalars_in(value) if isinstance(node, Load))
+            width = max(reduction.dtype.itemsize for reduction, _ in section.reductions)
+            most = _power_of_two(LANE_BYTES // width // len(section.reductions))
+            least = SHORT_BYTES // min((dtype.itemsize for dtype in loads), default=width)
+            count = max(least, min(most, _power_of_two(hint_of(last.size) // BLOCKS)))
+        # of few blocks the notes of NaNs cost more than is won
+        short = count < most
+        if hint_of(last.size) < count or (short and self.nans):
             return None
-        lanes = LaneSums(count, {reduction: self.fresh("sum") for reduction, _ in section.reductions}, {})
+        lanes = LaneSums(count, short, {reduction: self.fresh("sum") for reduction, _ in section.reductions}, {})
         for reduction, name in lanes.sums.items():
             self.put(f"{VALUE_TYPES[reduction.dtype]} {name}[{count}];")
             self.put(f"for (int k = 0; k < {count}; ++k) {name}[k] = {self.start(reduction)};")
@@ -121,18 +131,22 @@ class Lanes(Halves):
         values = {node for value in section.values() for node in scalars_in(value)}
         loads = [node for node in values if isinstance(node, Load)]
         operations = [node for node in values if isinstance(node, Op)]
-        # where what is read is narrower than sums, a vector of it fills several vectors of sums anyway
-        widths = {dtype.itemsize for dtype in (*(r.dtype for r, _ in section.reductions), *(x.dtype for x in loads))}
         return (
-            len(widths) == 1
-            and sum(OPS[node.name].cost for node in operations) <= MAX_COST
+            sum(OPS[node.name].cost for node in operations) <= MAX_COST
             and not any(node.name in ("fetch", "guard") for node in operations)
             and all(stride_of(load.address, last) in (0, 1) for load in loads)
         )
 
     def close_lanes(self, lanes: LaneSums, clauses: str) -> None:
-        """The sum of all lanes."""
-        self.open(f"#pragma omp simd{clauses}", f"for (int k = 0; k < {lanes.count}; ++k)")
+        """The sum of all lanes: of a short row half of them to the other half, and so on."""
+        if lanes.short:
+            self.open(f"for (int h = {lanes.count // 2}; h > 0; h /= 2)")
+            self.open(self.simd(), "for (int k = 0; k < h; ++k)")
+            for reduction, name in lanes.sums.items():
+                self.put(self.combine(reduction, f"{name}[k]", f"{name}[k + h]"))
+            self.close()
+            self.close()
+        self.open(self.simd(clauses), f"for (int k = 0; k < {1 if lanes.short else lanes.count}; ++k)")
         for reduction, name in lanes.sums.items():
             self.put(self.combine(reduction, self.locals[reduction], f"{name}[k]"))
         for reduction, name in lanes.nans.items():
@@ -157,7 +171,8 @@ class Lanes(Halves):
                 self.open(f"if ({first} < {loop.high})")
                 self._open_converted(loop, halves, first, f"{loop.high} - {first}", f"{loop.variable} - {first}")
             head = f"for (int64_t {loop.variable} = {first}; {loop.variable} < {loop.high}; ++{loop.variable})"
-            self.open(self.simd(loop.clauses), head, has=[loop.axis])
+            # what a short row has left over fills no vector: one by one it need not be added up at the end
+            self.open(*(() if lanes is not None and lanes.short else (self.simd(loop.clauses),)), head, has=[loop.axis])
             self._body(loop)
             self.close()
             if halves:
@@ -188,3 +203,8 @@ class Lanes(Halves):
         if loop.base:
             self.put(f"const int64_t {loop.axis.name} = {loop.base} + {loop.variable};")
         loop.body()
+
+
+def _power_of_two(n: int) -> int:
+    """The greatest that is not above n, and one at least."""
+    return 1 << max(n, 1).bit_length() - 1

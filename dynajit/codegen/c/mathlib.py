@@ -402,6 +402,11 @@ INLINE float erf_f32(float x) {
 """
 
 
+_PICKS = "(defined(__clang__) || __GNUC__ >= 12)"
+# Where 8 x 8 elements of so many bits are turned in registers.
+_TURNS = {16: _PICKS, 32: f"defined(__AVX__) && {_PICKS}"}
+
+
 def _turn(bits: int) -> str:
     """A tile of `across` x `along` elements, of which those across lie together in memory, into rows of those along."""
     kind = f"uint{bits}_t"
@@ -410,30 +415,31 @@ static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, i
                     int64_t row) {{
   int64_t x = 0;
 """
-    if bits == 32:
-        text += """\
-#if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
+    if bits != 64:
+        tiled = "across != 8 && across != 16 && " if bits == 16 else ""  # for which compilers have wider vectors
+        text += f"""\
+#if {_TURNS[bits]}
   const int dense = along == row && along >= 4 && across > 8, apart = step >= 8 - across;
-  if (along < 8 && dense) {  /* rows of less than a vector: what is written beyond one is where the next will be */
+  if (along < 8 && dense) {{  /* rows of less than a vector: what is written beyond one is where the next will be */
     int64_t y = 0;
-    for (; y + 8 < across; y += 8) turn_8x8(a + y, step, t + y * row, row, along, 8);
+    for (; y + 8 < across; y += 8) turn_8x8_{bits}(a + y, step, t + y * row, row, along, 8);
     for (; y < across; ++y)
       for (int64_t i = 0; i < along; ++i) t[y * row + i] = a[i * step + y];
     return;
-  }
-  for (; along >= 8 && x < along; x += 8) {
+  }}
+  for (; along >= 8 && {tiled}x < along; x += 8) {{
     if (x + 8 > along) x = along - 8;
     int64_t y = 0;
-    for (; across >= 8 && y < across; y += 8) {
+    for (; across >= 8 && y < across; y += 8) {{
       if (y + 8 > across) y = across - 8;
-      turn_8x8(a + x * step + y, step, t + y * row + x, row, 8, 8);
-    }
+      turn_8x8_{bits}(a + x * step + y, step, t + y * row + x, row, 8, 8);
+    }}
     if (across < 8 && apart && x + 8 < along)  /* what is read beyond one row is of the next */
-      turn_8x8(a + x * step, step, t + x, row, 8, across);
+      turn_8x8_{bits}(a + x * step, step, t + x, row, 8, across);
     else
       for (; y < across; ++y)
         for (int64_t i = 0; i < 8; ++i) t[y * row + x + i] = a[(x + i) * step + y];
-  }
+  }}
 #endif
 """
     return (
@@ -446,30 +452,59 @@ static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, i
     )
 
 
-_TURN_8X8 = """\
-#if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
+_TURN_8X8_32 = f"""\
+#if {_TURNS[32]}
 typedef uint32_t eight __attribute__((vector_size(32)));
 typedef uint32_t eight_anywhere __attribute__((vector_size(32), aligned(4), may_alias));
 #define PICK __builtin_shufflevector
 /* The first `in` rows into the first `out`: whole vectors are read and written. */
-INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row, int64_t in, int64_t out) {
+INLINE void turn_8x8_32(const uint32_t *a, int64_t step, uint32_t *t, int64_t row, int64_t in, int64_t out) {{
   eight r[8], s[8];
   for (int i = 0; i < 8; ++i) r[i] = *(const eight_anywhere *)(a + (i < in ? i : 0) * step);
-  for (int i = 0; i < 8; i += 2) {
+  for (int i = 0; i < 8; i += 2) {{
     s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     s[i + 1] = PICK(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
-  for (int i = 0; i < 8; i += 4) {
+  }}
+  for (int i = 0; i < 8; i += 4) {{
     r[i] = PICK(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
     r[i + 1] = PICK(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
     r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
     r[i + 3] = PICK(s[i + 1], s[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-  }
+  }}
   for (int i = 0; i < 4; ++i)
     if (i < out) *(eight_anywhere *)(t + i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
   for (int i = 0; i < 4; ++i)
     if (i + 4 < out) *(eight_anywhere *)(t + (i + 4) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-}
+}}
+#endif
+"""
+
+_TURN_8X8_16 = f"""\
+#if {_TURNS[16]}
+typedef uint16_t eight_short __attribute__((vector_size(16)));
+typedef uint16_t eight_short_anywhere __attribute__((vector_size(16), aligned(2), may_alias));
+#define PICK __builtin_shufflevector
+/* The first `in` rows into the first `out`: whole vectors are read and written. */
+INLINE void turn_8x8_16(const uint16_t *a, int64_t step, uint16_t *t, int64_t row, int64_t in, int64_t out) {{
+  eight_short r[8], s[8];
+  for (int i = 0; i < 8; ++i) r[i] = *(const eight_short_anywhere *)(a + (i < in ? i : 0) * step);
+  for (int i = 0; i < 8; i += 2) {{
+    s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+    s[i + 1] = PICK(r[i], r[i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+  }}
+  for (int i = 0; i < 8; i += 4) {{
+    r[i] = PICK(s[i], s[i + 2], 0, 1, 8, 9, 2, 3, 10, 11);
+    r[i + 1] = PICK(s[i], s[i + 2], 4, 5, 12, 13, 6, 7, 14, 15);
+    r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 2, 3, 10, 11);
+    r[i + 3] = PICK(s[i + 1], s[i + 3], 4, 5, 12, 13, 6, 7, 14, 15);
+  }}
+  for (int i = 0; i < 4; ++i) {{
+    if (2 * i < out)
+      *(eight_short_anywhere *)(t + 2 * i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    if (2 * i + 1 < out)
+      *(eight_short_anywhere *)(t + (2 * i + 1) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }}
+}}
 #endif
 """
 
@@ -542,9 +577,10 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "running_f32": (_running("f32", "float", 4), ()),
     "running_f64": (_running("f64", "double", 8), ()),
     "running_i64": (_running("i64", "int64_t", 8), ()),
-    "turn_8x8": (_TURN_8X8, ()),
-    "turn_16": (_turn(16), ()),
-    "turn_32": (_turn(32), ("turn_8x8",)),
+    "turn_8x8_16": (_TURN_8X8_16, ()),
+    "turn_8x8_32": (_TURN_8X8_32, ()),
+    "turn_16": (_turn(16), ("turn_8x8_16",)),
+    "turn_32": (_turn(32), ("turn_8x8_32",)),
     "turn_64": (_turn(64), ()),
 }
 
