@@ -282,7 +282,7 @@ MAX_FOLDER_LINES = {
     "dynajit/report": 2754,
     "dynajit/resume": 2317,
     "dynajit/runtime": 3614,
-    "dynajit/schedule": 2370,
+    "dynajit/schedule": 2413,
     "dynajit/values": 6,
     "dynajit/values/containers": 4318,
     "dynajit/values/core": 1037,
