@@ -28,6 +28,7 @@ from dynajit.aot.passes.equal_nodes import merge_equal
 from dynajit.aot.passes.few_channels import channels_last_where_few
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.aot.passes.layouts import with_layouts
+from dynajit.aot.passes.placed import pad_what_is_placed
 from dynajit.aot.passes.recurrent import layer_by_layer
 from dynajit.aot.passes.sums_of_parts import sums_of_parts
 from dynajit.aot.passes.unstack_scalars import unstack_scalars
@@ -258,5 +259,6 @@ PASSES: tuple[Pass, ...] = (
     Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
     Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
     Pass("few_channels", _GENERATED, _simple(channels_last_where_few), "cpu"),
+    Pass("placed", _GENERATED, _simple(pad_what_is_placed), "cpu"),
     Pass("collectives", _GENERATED, _simple(start_early_wait_late)),
 )

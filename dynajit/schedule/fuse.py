@@ -44,6 +44,7 @@ from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
 from dynajit.nested import leaves_in, reached
 from dynajit.schedule import split
+from dynajit.schedule.beside import run_together
 from dynajit.schedule.pieces import pieces_around, placed_once
 from dynajit.schedule.target import CPU, KernelTarget
 
@@ -441,7 +442,8 @@ class _Fusion:
             if not isinstance(unit, Group) or unit in before or (unit.shape, unit.outer) != own:
                 continue
             theirs = {tensor for member in unit.members for tensor, _ in self.reads[member]}
-            if mine & theirs and not any(_depends(other, unit) for other in before):
+            apart = not mine & theirs or any(_depends(other, unit) for other in before)
+            if not apart and run_together(item, unit.members, self.reads):
                 yield unit
 
     def _siblings(self, item: Tensor, tried: list[Group]) -> Iterator[Group]:

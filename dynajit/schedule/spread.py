@@ -107,12 +107,21 @@ class _Spread:
         # what moves elements, or is read side by side, is made of as many
         alike = not cost or all(self._reads_contiguously(reader, own) for _, reader in readers)
         spread = 1 if alike else SPREAD
+        kept = self._read_anyway(own, readers) if alike else set()
         return (
             sources.isdisjoint(self.written)
-            and spread * sum(source.nbytes for source in sources) <= tensor.nbytes
+            and spread * sum(source.nbytes for source in sources - kept) <= tensor.nbytes
             and times * cost <= COST
             and not any(hint_of(math.prod(domain_of(reader))) > hint_of(tensor.numel) for _, reader in readers)
         )
+
+    def _read_anyway(self, own: set[Tensor], readers: list[tuple[Group, Tensor]]) -> set[Tensor]:
+        """What each kernel that reads some of `own` reads beside, for something else: it is there all the same."""
+        beside = [
+            {source for member in group.members if member not in own for source, _ in self.schedule.reads[member]}
+            for group in {group for group, _ in readers}
+        ]
+        return set.intersection(*beside) if beside else set()
 
     def _reads_contiguously(self, reader: Tensor, own: Set[Tensor]) -> bool:
         """Does it read what lies side by side, one after the other?"""
