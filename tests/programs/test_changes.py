@@ -209,6 +209,17 @@ def test_module_attributes() -> None:
     )
 
 
+def test_a_module_finds_what_it_lacks() -> None:
+    found = types.ModuleType("found_of_test_changes")
+    check(
+        lambda x: (x + getattr(found, "factor", 2), hasattr(found, "other")),
+        lambda: (x,),
+        lambda: setattr(found, "__getattr__", lambda name: 3),
+        lambda: setattr(found, "factor", 4),
+        lambda: delattr(found, "__getattr__") if hasattr(found, "__getattr__") else None,
+    )
+
+
 def test_closure_cells() -> None:
     scale: Any = 2
 
@@ -235,6 +246,19 @@ def test_function_defaults_and_code() -> None:
         lambda: setattr(helper, "__defaults__", (5,)),
         lambda: helper.__kwdefaults__.update(j=7),
         lambda: setattr(helper, "__code__", other.__code__),
+    )
+
+
+def named(t: Tensor) -> Tensor:
+    return t
+
+
+def test_function_names() -> None:
+    check(
+        lambda x: (x + len(named.__name__), named.__qualname__),
+        lambda: (x,),
+        lambda: setattr(named, "__name__", "other"),
+        lambda: setattr(named, "__qualname__", "one.other"),
     )
 
 
