@@ -1,5 +1,6 @@
 """What a program depends on changes between calls: the answer is never the old one."""
 
+import abc
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -259,6 +260,86 @@ def test_function_names() -> None:
         lambda: (x,),
         lambda: setattr(named, "__name__", "other"),
         lambda: setattr(named, "__qualname__", "one.other"),
+    )
+
+
+class Five:
+    def __get__(self, obj: Any, owner: Any) -> int:
+        return 5
+
+
+class Five2(Five):
+    def __set__(self, obj: Any, value: Any) -> None:
+        obj.__dict__["written"] = value
+
+
+class Described:
+    first, second = Five(), Five2()
+
+    def __init__(self) -> None:
+        self.__dict__.update(first=2, second=3)
+
+
+def test_descriptors_that_come_first() -> None:
+    def program(x: Tensor) -> Any:
+        made = Described()
+        made.second = 7
+        return x + made.first, made.second, vars(made)
+
+    def toggle(cls: type, name: str, method: Any) -> Change:
+        return lambda: delattr(cls, name) if name in vars(cls) else setattr(cls, name, method)
+
+    changes = (toggle(Five, "__delete__", lambda self, obj: None), toggle(Five2, "__set__", Five2.__set__))
+    check(program, lambda: (x,), *changes, *changes)
+
+
+class Asks(type):
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return obj == 3
+
+
+class Plain(type):
+    pass
+
+
+def test_what_a_metaclass_says_of_instances() -> None:
+    class Asked(metaclass=Asks):
+        pass
+
+    class Quiet(metaclass=Plain):
+        pass
+
+    check(
+        lambda x: (x + isinstance(3, Asked), isinstance(x, Quiet), issubclass(int, Quiet)),
+        lambda: (x,),
+        lambda: setattr(Asks, "__instancecheck__", lambda cls, obj: False),
+        lambda: setattr(Plain, "__instancecheck__", lambda cls, obj: True),
+        lambda: setattr(Plain, "__subclasscheck__", lambda cls, other: True),
+    )
+
+
+def test_an_abstract_class_has_more_registered() -> None:
+    class Shape(abc.ABC):
+        pass
+
+    class Round(Shape):
+        pass
+
+    class Square:
+        pass
+
+    made = Square()
+    check(
+        lambda x: (
+            x + isinstance(3, Shape),
+            issubclass(str, Shape),
+            isinstance(made, Shape),
+            isinstance(Round(), Shape),
+        ),
+        lambda: (x,),
+        lambda: Shape.register(int) and None,
+        lambda: Shape.register(str) and None,
+        lambda: Shape.register(Square) and None,
     )
 
 

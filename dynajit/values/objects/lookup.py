@@ -6,6 +6,7 @@ In: a class and a name. Out: the attribute's model, guarded. The order is that o
 
 from __future__ import annotations
 
+import abc
 import functools
 import sys
 import types
@@ -101,6 +102,18 @@ def is_data_descriptor(found: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
+def comes_first(tx: Tracer, found: Any) -> bool:
+    """The same, relied on: the class of a descriptor of the program's may be given such a method, or lose it."""
+    kind = type(found)
+    for name in ("__set__", "__delete__") if hasattr(kind, "__get__") and not is_trusted(kind.__module__) else ():
+        there, where = lookup_type(kind, name)
+        if where is None:
+            guard_missing(tx, kind, name)
+        else:
+            tx.guard(type_source(kind, name), "ID", there)
+    return is_data_descriptor(found)
+
+
 def type_source(kind: type, name: str) -> Source:
     """How the guards reach an attribute found in the class, or in a base of it."""
     return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
@@ -140,6 +153,30 @@ def rely_on(tx: Tracer, kind: type, name: str) -> Any:
     elif not isinstance(found, types.FunctionType):
         tx.guard(type_source(kind, name), "ID", found)
     return found
+
+
+def rely_on_check(tx: Tracer, cls: Any, name: str) -> None:
+    """Rely on a class being asked by this method of its metaclass, unless nobody is taken to change that."""
+    meta: type = type(cls)
+    if not is_trusted(meta.__module__):
+        tx.guard(type_source(meta, name), "ID", lookup_type(meta, name)[0])
+
+
+def rely_on_answer(tx: Tracer, kind: type, cls: Any, name: str) -> bool:
+    """Whether the one class is a subclass of the other, by the method of this name of the latter's metaclass: guarded
+    where that may come to say something else, as of an abstract class that more are registered with."""
+    answer = issubclass(kind, cls)
+    rely_on_check(tx, cls, name)
+    is_open = isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not is_trusted(cls.__module__)
+    if is_open and id(kind) not in tx.made_classes:
+        said = functools.partial(_says, kind, answer)
+        words = f"{kind.__qualname__} is {'' if answer else 'no '}subclass of it"
+        tx.guard(ConstSource(cls, cls.__qualname__), "PREDICATE", said, words)
+    return answer
+
+
+def _says(kind: type, answer: bool, cls: type) -> bool:
+    return issubclass(kind, cls) is answer
 
 
 def bind(
