@@ -288,7 +288,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/core": 1037,
     "dynajit/values/effects": 1644,
     "dynajit/values/library": 4361,
-    "dynajit/values/objects": 4109,
+    "dynajit/values/objects": 4140,
     "dynajit/values/polyfills": 1197,
     "dynajit/values/scalars": 1736,
     "dynajit/values/tensors": 8970,

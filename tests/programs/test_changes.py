@@ -1,9 +1,12 @@
 """What a program depends on changes between calls: the answer is never the old one."""
 
 import abc
+import importlib
 import math
+import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,6 +263,52 @@ def test_function_names() -> None:
         lambda: (x,),
         lambda: setattr(named, "__name__", "other"),
         lambda: setattr(named, "__qualname__", "one.other"),
+    )
+
+
+_SHAPES = """
+factor = 2
+class Shape:
+    sides = 3
+    def area(self, t):
+        return t * self.sides
+def scaled(t):
+    return t * factor
+"""
+
+
+def test_a_module_named_as_one_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wave.py").write_text(_SHAPES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    wave: Any = importlib.import_module("wave")
+    assert hasattr(wave, "Shape")
+    made, area, scaled = wave.Shape(), wave.Shape.area, wave.scaled
+    check(
+        lambda x: wave.scaled(x) + made.area(x),
+        lambda: (x,),
+        lambda: setattr(wave, "factor", 5),
+        lambda: setattr(wave.Shape, "sides", 7),
+        lambda: setattr(wave.Shape, "area", lambda self, t: t - 1),
+        lambda: setattr(wave, "scaled", lambda t: t),
+        lambda: setattr(wave.Shape, "area", area),
+        lambda: setattr(wave, "scaled", scaled),
+    )
+    del sys.modules["wave"]
+
+
+def test_a_class_made_in_a_bare_namespace() -> None:
+    names: dict[str, Any] = {}
+    exec(_SHAPES, names)
+    shape = names["Shape"]
+    made = shape()
+    assert shape.__module__ == "builtins"
+    check(
+        lambda x: (made.area(x), bool(made), getattr(made, "other", 1)),
+        lambda: (x,),
+        lambda: setattr(shape, "area", lambda self, t: t - 1),
+        lambda: setattr(shape, "__bool__", lambda self: False),
+        lambda: setattr(shape, "other", 4),
     )
 
 
