@@ -1,8 +1,12 @@
 """What a program depends on changes between calls: the answer is never the old one."""
 
+import abc
+import importlib
 import math
+import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +213,17 @@ def test_module_attributes() -> None:
     )
 
 
+def test_a_module_finds_what_it_lacks() -> None:
+    found = types.ModuleType("found_of_test_changes")
+    check(
+        lambda x: (x + getattr(found, "factor", 2), hasattr(found, "other")),
+        lambda: (x,),
+        lambda: setattr(found, "__getattr__", lambda name: 3),
+        lambda: setattr(found, "factor", 4),
+        lambda: delattr(found, "__getattr__") if hasattr(found, "__getattr__") else None,
+    )
+
+
 def test_closure_cells() -> None:
     scale: Any = 2
 
@@ -235,6 +250,145 @@ def test_function_defaults_and_code() -> None:
         lambda: setattr(helper, "__defaults__", (5,)),
         lambda: helper.__kwdefaults__.update(j=7),
         lambda: setattr(helper, "__code__", other.__code__),
+    )
+
+
+def named(t: Tensor) -> Tensor:
+    return t
+
+
+def test_function_names() -> None:
+    check(
+        lambda x: (x + len(named.__name__), named.__qualname__),
+        lambda: (x,),
+        lambda: setattr(named, "__name__", "other"),
+        lambda: setattr(named, "__qualname__", "one.other"),
+    )
+
+
+_SHAPES = """
+factor = 2
+class Shape:
+    sides = 3
+    def area(self, t):
+        return t * self.sides
+def scaled(t):
+    return t * factor
+"""
+
+
+def test_a_module_named_as_one_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wave.py").write_text(_SHAPES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    wave: Any = importlib.import_module("wave")
+    assert hasattr(wave, "Shape")
+    made, area, scaled = wave.Shape(), wave.Shape.area, wave.scaled
+    check(
+        lambda x: wave.scaled(x) + made.area(x),
+        lambda: (x,),
+        lambda: setattr(wave, "factor", 5),
+        lambda: setattr(wave.Shape, "sides", 7),
+        lambda: setattr(wave.Shape, "area", lambda self, t: t - 1),
+        lambda: setattr(wave, "scaled", lambda t: t),
+        lambda: setattr(wave.Shape, "area", area),
+        lambda: setattr(wave, "scaled", scaled),
+    )
+    del sys.modules["wave"]
+
+
+def test_a_class_made_in_a_bare_namespace() -> None:
+    names: dict[str, Any] = {}
+    exec(_SHAPES, names)
+    shape = names["Shape"]
+    made = shape()
+    assert shape.__module__ == "builtins"
+    check(
+        lambda x: (made.area(x), bool(made), getattr(made, "other", 1)),
+        lambda: (x,),
+        lambda: setattr(shape, "area", lambda self, t: t - 1),
+        lambda: setattr(shape, "__bool__", lambda self: False),
+        lambda: setattr(shape, "other", 4),
+    )
+
+
+class Five:
+    def __get__(self, obj: Any, owner: Any) -> int:
+        return 5
+
+
+class Five2(Five):
+    def __set__(self, obj: Any, value: Any) -> None:
+        obj.__dict__["written"] = value
+
+
+class Described:
+    first, second = Five(), Five2()
+
+    def __init__(self) -> None:
+        self.__dict__.update(first=2, second=3)
+
+
+def test_descriptors_that_come_first() -> None:
+    def program(x: Tensor) -> Any:
+        made = Described()
+        made.second = 7
+        return x + made.first, made.second, vars(made)
+
+    def toggle(cls: type, name: str, method: Any) -> Change:
+        return lambda: delattr(cls, name) if name in vars(cls) else setattr(cls, name, method)
+
+    changes = (toggle(Five, "__delete__", lambda self, obj: None), toggle(Five2, "__set__", Five2.__set__))
+    check(program, lambda: (x,), *changes, *changes)
+
+
+class Asks(type):
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return obj == 3
+
+
+class Plain(type):
+    pass
+
+
+def test_what_a_metaclass_says_of_instances() -> None:
+    class Asked(metaclass=Asks):
+        pass
+
+    class Quiet(metaclass=Plain):
+        pass
+
+    check(
+        lambda x: (x + isinstance(3, Asked), isinstance(x, Quiet), issubclass(int, Quiet)),
+        lambda: (x,),
+        lambda: setattr(Asks, "__instancecheck__", lambda cls, obj: False),
+        lambda: setattr(Plain, "__instancecheck__", lambda cls, obj: True),
+        lambda: setattr(Plain, "__subclasscheck__", lambda cls, other: True),
+    )
+
+
+def test_an_abstract_class_has_more_registered() -> None:
+    class Shape(abc.ABC):
+        pass
+
+    class Round(Shape):
+        pass
+
+    class Square:
+        pass
+
+    made = Square()
+    check(
+        lambda x: (
+            x + isinstance(3, Shape),
+            issubclass(str, Shape),
+            isinstance(made, Shape),
+            isinstance(Round(), Shape),
+        ),
+        lambda: (x,),
+        lambda: Shape.register(int) and None,
+        lambda: Shape.register(str) and None,
+        lambda: Shape.register(Square) and None,
     )
 
 

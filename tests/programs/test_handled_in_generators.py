@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import compare
+from dynajit.testing import assert_same, compare
 
 
 def _name(error: BaseException | None) -> str | None:
@@ -171,3 +171,29 @@ def test_like_eager(program: Callable[..., Any]) -> None:
     compiled = dynajit.compile(program, backend="eager")
     for _ in range(2):
         compare(_outcome(compiled, x), _outcome(program, x))
+
+
+def _stopped(made: Iterator[Any]) -> str:
+    try:
+        made.throw(StopIteration("thrown"))  # type: ignore[attr-defined]
+    except (RuntimeError, StopIteration) as error:
+        return f"{error!r} from {error.__cause__!r}"
+    return "went on"
+
+
+@pytest.mark.parametrize("breaks", [0, 1])
+@pytest.mark.parametrize("begun", ["not", "once", "over"])
+def test_a_stop_iteration_is_thrown_into_a_generator(begun: str, breaks: int) -> None:
+    """What has not begun hands it on as it is in some releases of Python, and as a RuntimeError in others."""
+
+    def program(x: torch.Tensor) -> Any:
+        made = (part * 2 for part in (x,))
+        if begun != "not":
+            next(made)
+        if begun == "over":
+            list(made)
+        if breaks:
+            dynajit.graph_break()
+        return _stopped(made), x + 1
+
+    assert_same(program, torch.ones(2), graphs=1, breaks=2 if breaks and begun == "over" else breaks)

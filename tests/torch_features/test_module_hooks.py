@@ -210,3 +210,25 @@ def test_equal_modules_between_hooks_that_are_never_traced_are_captured_once(aro
     assert log == 3 * told
     report = ExplainReport(seen)
     assert (report.graph_count, report.graph_break_count, len(report.recompile_reasons)) == (3, 1, 0)
+
+
+class CalledItself(nn.Module):
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs) * 5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def _called_by_its_own() -> nn.Module:
+    module = nn.ReLU()
+    module._call_impl = lambda x: x * 7  # type: ignore[method-assign]
+    return module
+
+
+@pytest.mark.parametrize("make", [CalledItself, _called_by_its_own])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_module_with_its_own_way_of_being_called(make: Any, backend: str) -> None:
+    assert_same(make(), torch.ones(2, 3), backend=backend, graphs=1, breaks=0)
+    assert_same(nn.Sequential(make(), nn.Linear(3, 2), make()), torch.ones(2, 3), backend=backend, graphs=1, breaks=0)
+    assert_same(lambda x: make()(x), torch.ones(2, 3), backend=backend, graphs=1)

@@ -61,7 +61,7 @@ from dynajit.values.library.container_text import CONTAINERS, container_text
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
 from dynajit.values.objects.local_classes import make_class, make_from_namespace
-from dynajit.values.objects.lookup import in_python, rely_on
+from dynajit.values.objects.lookup import class_value, in_python, rely_on, rely_on_answer, rely_on_check
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import (
     MISSING,
@@ -113,22 +113,26 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return any(_matches(tx, obj, part) for part in parts)
     cls, kind = classes.real(), obj.py_type()
     if isinstance(obj, TensorVal):
-        return _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)
+        matches = _tensor_matches(obj, cls) or _is_marked(tx, obj, cls)
+        rely_on_check(tx, cls, "__instancecheck__")
+        return matches
     if _is_marked(tx, obj, cls):
         return True
-    check, _ = lookup_type(type(cls), "__instancecheck__")
+    check, where = lookup_type(type(cls), "__instancecheck__")
     protocol = isinstance(cls, type(typing.Protocol))
     home = check.__module__ if isinstance(check, types.FunctionType) else "abc"
     if home == "typing" and isinstance(cls, type) and not protocol:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
     if home not in _ANSWER_ALIKE:
-        return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
+        method = class_value(tx, type(cls), where, "__instancecheck__", check)
+        return tx.call(method, [classes, obj], {}).truth(tx)
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
     if protocol and getattr(cls, "_is_protocol", False):
         return _follows_protocol(tx, obj, classes)
     with raising(tx, TypeError):
-        return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
+        claimed = _claimed_class(tx, obj)
+        return any(rely_on_answer(tx, each, cls, "__instancecheck__") for each in dict.fromkeys((kind, claimed)))
 
 
 def _follows_protocol(tx: Tracer, obj: Value, protocol: Value) -> bool:
@@ -240,10 +244,12 @@ def _derives(tx: Tracer, sub: Value, classes: Value) -> bool:
     parts = _alternatives(tx, classes)
     if parts is not None:
         return any(_derives(tx, sub, part) for part in parts)
-    check, _ = lookup_type(classes.py_type(), "__subclasscheck__")
+    meta = classes.py_type()
+    check, where = lookup_type(meta, "__subclasscheck__")
     if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
-        return tx.call(tx.from_real(check), [classes, sub], {}).truth(tx)
-    return bool(tx.fold(issubclass, [sub, classes]).const())
+        return tx.call(class_value(tx, meta, where, "__subclasscheck__", check), [classes, sub], {}).truth(tx)
+    tx.fold(issubclass, [sub, classes])  # which raises where it has to
+    return rely_on_answer(tx, sub.real(), classes.real(), "__subclasscheck__")
 
 
 @constructor(type)

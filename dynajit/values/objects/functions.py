@@ -246,11 +246,15 @@ class FunctionVal(Value):
             return self.attributes()
         if name == "__code__":
             return tx.from_real(self.code)
-        if name in ("__name__", "__qualname__") and (self.real_function is None or self.pin is None):
+        if name in ("__name__", "__qualname__") and self._keeps_names():
             return ConstVal(getattr(self, name.strip("_")))
         if self.real_function is not None:
             return tx.wrap(getattr(self.real_function, name), AttrSource(self.base_source(), name))
         return self._attribute_made(tx, name)
+
+    def _keeps_names(self) -> bool:
+        """Whether nobody is taken to give the function another name: it was made here, or is of Python's or torch's."""
+        return self.real_function is None or (self.pin is None and isinstance(self.base_source(), ConstSource))
 
     def _attribute_made(self, tx: Tracer, name: str) -> Value:
         """Of a function made while tracing."""

@@ -69,8 +69,9 @@ class GeneratorVal(IteratorVal):
 
     def throw(self, tx: Tracer, error: Value) -> Value:
         if self.state in ("created", "closed"):
+            is_over = self.state == "closed"
             tx.journal.set_attr(self, "state", "closed")
-            raise Raised(error)
+            raise Raised(error) if is_over else ended_by(tx, error, has_begun=False)
         self._save(tx)
         return self._step(tx, lambda: tx.throw_into_generator(self.frame, error))
 
@@ -216,6 +217,27 @@ def stop_iteration_error(tx: Tracer, error: Value) -> Value:
     made.setattr(tx, "__cause__", error)
     made.setattr(tx, "__context__", error)
     return made
+
+
+def _leave_unstarted() -> bool:
+    """Whether this Python has a StopIteration leave a generator that has not begun as it was thrown in."""
+    try:
+        (None for _ in ()).throw(StopIteration)
+    except RuntimeError:
+        return False
+    except StopIteration:
+        pass
+    return True
+
+
+_LEAVES_UNSTARTED = _leave_unstarted()
+
+
+def ended_by(tx: Tracer, error: Value, has_begun: bool) -> Raised:
+    """What comes out of a generator that has nothing to handle what is thrown in."""
+    raised = Raised(error)
+    is_turned = raised.is_a(StopIteration) and (has_begun or not _LEAVES_UNSTARTED)
+    return Raised(stop_iteration_error(tx, error)) if is_turned else raised
 
 
 def _outer_of_passed(instrs: Sequence[Any], handler: int) -> int | None:

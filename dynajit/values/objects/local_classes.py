@@ -24,7 +24,7 @@ from dynajit.bytecode import decode
 from dynajit.guards.source import ConstSource
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
-from dynajit.values.objects.lookup import SLOTS, is_trusted, lookup_type, namespace_of
+from dynajit.values.objects.lookup import SLOTS, is_trusted, lookup_type, namespace_of, of_library
 from dynajit.values.objects.objects import ClassVal
 
 # what a body may consist of; a CALL is a decorator's
@@ -293,4 +293,4 @@ def _names_in_annotations(body: types.CodeType) -> set[str] | None:
 def _is_trusted_name(found: object) -> bool:
     if isinstance(found, types.ModuleType):
         return is_trusted(found.__name__)
-    return isinstance(found, type) and is_trusted(found.__module__)
+    return isinstance(found, type) and of_library(found)

@@ -6,7 +6,10 @@ In: a class and a name. Out: the attribute's model, guarded. The order is that o
 
 from __future__ import annotations
 
+import abc
+import builtins
 import functools
+import os
 import sys
 import types
 import weakref
@@ -30,7 +33,9 @@ from dynajit.values.scalars.symbolic import COUNTERS
 MISSING: Any = object()
 # what a class written in C, or one with `__slots__`, has for an attribute that is in the instance itself
 SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
+_PACKAGES = frozenset({"torch", "numpy"})
+_TRUSTED_ROOTS = _PACKAGES | sys.stdlib_module_names
+_MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 # what Cython makes of functions and methods
 CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
 #: what pybind11 makes of a C++ method
@@ -40,7 +45,34 @@ _C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types
 
 def is_trusted(name: str | None) -> bool:
     """Whether the module's attributes are taken not to change: Python's own library and torch."""
-    return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
+    if name is None or name == "__main__":
+        return False
+    root = name.partition(".")[0]
+    return root in _TRUSTED_ROOTS and not _is_hidden(root)
+
+
+def _is_hidden(root: str) -> bool:
+    """Whether a file of the program's has the name of a module of Python's own library, and is what is imported."""
+    found = _hidden.get(root)
+    if found is None:
+        file = getattr(sys.modules.get(root), "__file__", None)
+        if file is None:
+            return False
+        of_python = file.startswith(_LIBRARY) and "-packages" not in file.removeprefix(_LIBRARY)
+        is_ours = root in _PACKAGES or not file.endswith(".py") or of_python
+        found = _hidden[root] = not is_ours
+    return found
+
+
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_hidden: dict[str, bool] = {}
+
+
+def of_library(kind: type) -> bool:
+    """Whether nobody is taken to change the class. One that code made in a bare namespace only says that it is one of
+    `builtins`."""
+    is_made = kind.__module__ == "builtins" and kind.__flags__ & _MADE and vars(builtins).get(kind.__name__) is not kind
+    return not is_made and is_trusted(kind.__module__)
 
 
 #: a class's own namespace, whatever its metaclass calls `__dict__`
@@ -101,6 +133,18 @@ def is_data_descriptor(found: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
+def comes_first(tx: Tracer, found: Any) -> bool:
+    """The same, relied on: the class of a descriptor of the program's may be given such a method, or lose it."""
+    kind = type(found)
+    for name in ("__set__", "__delete__") if hasattr(kind, "__get__") and not of_library(kind) else ():
+        there, where = lookup_type(kind, name)
+        if where is None:
+            guard_missing(tx, kind, name)
+        else:
+            tx.guard(type_source(kind, name), "ID", there)
+    return is_data_descriptor(found)
+
+
 def type_source(kind: type, name: str) -> Source:
     """How the guards reach an attribute found in the class, or in a base of it."""
     return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
@@ -109,9 +153,9 @@ def type_source(kind: type, name: str) -> Source:
 def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
     """The model of an attribute found in a class, guarded unless that belongs to a trusted module."""
     source = type_source(kind, name)
-    if is_trusted(owner.__module__):
+    if of_library(owner):
         tx.assumed.of_class(kind)
-        if not is_trusted(kind.__module__):
+        if not of_library(kind):
             tx.guard(source, "ID", found)  # the class may be given one of its own
         if isinstance(found, types.FunctionType):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
@@ -125,7 +169,7 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
 
 def guard_missing(tx: Tracer, kind: type, name: str) -> None:
     """Rely on a class having no such attribute, unless nobody is taken to change the class."""
-    if is_trusted(kind.__module__):
+    if of_library(kind):
         tx.assumed.of_class(kind)
     else:
         tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
@@ -135,11 +179,35 @@ def rely_on(tx: Tracer, kind: type, name: str) -> Any:
     """What the class has of that name, if that is no function of the program's: it is guarded to stay so, unless nobody
     is taken to change the class."""
     found, where = lookup_type(kind, name)
-    if where is None or is_trusted(kind.__module__):
+    if where is None or of_library(kind):
         guard_missing(tx, kind, name)
     elif not isinstance(found, types.FunctionType):
         tx.guard(type_source(kind, name), "ID", found)
     return found
+
+
+def rely_on_check(tx: Tracer, cls: Any, name: str) -> None:
+    """Rely on a class being asked by this method of its metaclass, unless nobody is taken to change that."""
+    meta: type = type(cls)
+    if not of_library(meta):
+        tx.guard(type_source(meta, name), "ID", lookup_type(meta, name)[0])
+
+
+def rely_on_answer(tx: Tracer, kind: type, cls: Any, name: str) -> bool:
+    """Whether the one class is a subclass of the other, by the method of this name of the latter's metaclass: guarded
+    where that may come to say something else, as of an abstract class that more are registered with."""
+    answer = issubclass(kind, cls)
+    rely_on_check(tx, cls, name)
+    is_open = isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not of_library(cls)
+    if is_open and id(kind) not in tx.made_classes:
+        said = functools.partial(_says, kind, answer)
+        words = f"{kind.__qualname__} is {'' if answer else 'no '}subclass of it"
+        tx.guard(ConstSource(cls, cls.__qualname__), "PREDICATE", said, words)
+    return answer
+
+
+def _says(kind: type, answer: bool, cls: type) -> bool:
+    return issubclass(kind, cls) is answer
 
 
 def bind(
@@ -199,7 +267,7 @@ def _method(owner: Value | None, function: Value) -> Value:
 def _bind_method_of_c(
     tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, cls: Value, source: Source
 ) -> Value:
-    if not is_trusted(kind.__module__):
+    if not of_library(kind):
         tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
     if isinstance(found, types.ClassMethodDescriptorType):
         return BoundBuiltin(cls, name, tx.from_real(found))

@@ -168,6 +168,9 @@ class ModuleVal(RealVal):
             if "__name__" not in self.obj.__dict__:
                 self.unsupported(name)
             self._guard_lacks(tx, name)
+            names = self.obj.__dict__
+            if "__getattr__" not in names and not is_trusted(names["__name__"]):
+                self._guard_lacks(tx, "__getattr__")
             raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
         if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)

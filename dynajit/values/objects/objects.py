@@ -50,6 +50,7 @@ from dynajit.values.objects.lookup import (
     SLOTS,
     bind,
     class_value,
+    comes_first,
     guard_missing,
     has_odd_names,
     in_python,
@@ -234,7 +235,7 @@ class ObjVal(Value):
                 raise self._missing(tx, name)
             return self._fallback(tx, name, self._missing(tx, name))
         found, where = lookup_type(self.cls, name)
-        if found is not MISSING and is_data_descriptor(found):
+        if found is not MISSING and comes_first(tx, found):
             return self._data_descriptor(tx, name, found, where, fallback)
         if self._has_dict():
             value = self.instance_dict(tx).lookup(tx, ConstVal(name))
@@ -369,7 +370,7 @@ class ObjVal(Value):
 
     def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
         found, _ = lookup_type(self.cls, name)
-        if found is not MISSING and is_data_descriptor(found):
+        if found is not MISSING and comes_first(tx, found):
             self._set_through_descriptor(tx, name, found, value)
         elif not self._has_dict():
             context: dict[str, Value] = {"name": ConstVal(name), "obj": self} if names_what_is_written() else {}

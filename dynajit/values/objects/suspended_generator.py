@@ -20,7 +20,7 @@ from dynajit.values.containers.iterators import IteratorVal
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exceptions import HandledVal
-from dynajit.values.objects.generators import stop_iteration_error, throw_exit
+from dynajit.values.objects.generators import ended_by, stop_iteration_error, throw_exit
 from dynajit.values.scalars.constant import ConstVal, is_none
 
 #: sent to a generator to have it go on elsewhere: as `Suspension.step` says
@@ -159,7 +159,7 @@ class SuspendedGenerator(IteratorVal):
         instr = None if at == START else self.parts.cut.code.instrs[at]
         if instr is None or instr.handler is None:
             self._suspend_at(tx, _ENDED, [])
-            raise Raised(error)
+            raise ended_by(tx, error, has_begun=at != START)
         kept = [*self.below, ConstVal(None), ConstVal(None)][: instr.handler_depth]
         return self._run(tx, self.parts.part(instr.handler, len(kept) + 1, True), [*kept, error])
 

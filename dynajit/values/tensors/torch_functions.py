@@ -20,7 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin, models_of, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.objects.objects import ObjVal, payload_of
+from dynajit.values.objects.objects import ObjVal, lookup_type, payload_of
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal
@@ -185,6 +185,8 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
     """`module(x)` without hooks is `module.forward(x)`; with hooks torch's own code is traced."""
     assert isinstance(self, ObjVal)
     real, direct = self.real_object, tx.resumable_call()
+    if _has_own_call(tx, self, real):
+        return tx.call(self.getattr(tx, "_call_impl"), args, kwargs, direct)
     if (
         real is not None
         and self.source is not None
@@ -197,6 +199,16 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
             tx.guard(ConstSource(hooks, name), "LEN", 0)
         return tx.call(self.getattr(tx, "forward"), args, kwargs, direct)
     return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, direct)
+
+
+def _has_own_call(tx: Tracer, module: ObjVal, real: torch.nn.Module | None) -> bool:
+    """Whether the module or its class has another method for what torch does around forward."""
+    if lookup_type(module.cls, "_call_impl")[0] is not torch.nn.Module._call_impl:
+        return True
+    if real is None:
+        return module.instance_dict(tx).lookup(tx, ConstVal("_call_impl")) is not None
+    changed = module._dict.changed_names if module._dict is not None else {}
+    return "_call_impl" in real.__dict__ or "_call_impl" in changed
 
 
 _GLOBAL_HOOKS: dict[str, Any] = {
