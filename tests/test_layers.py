@@ -276,7 +276,7 @@ MAX_FOLDER_LINES = {
     "dynajit/exported": 1535,
     "dynajit/graph": 4108,
     "dynajit/guards": 1874,
-    "dynajit/interp": 4891,
+    "dynajit/interp": 4899,
     "dynajit/kept": 1380,
     "dynajit/loopir": 6695,
     "dynajit/report": 2754,
