@@ -9,6 +9,7 @@ To add a kind: a subclass here, and an access in csrc/guards/guard_run.c.
 from __future__ import annotations
 
 import builtins
+import hashlib
 import threading
 import types
 import weakref
@@ -27,6 +28,7 @@ Load = Callable[["Source"], None]
 _interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Source] = weakref.WeakValueDictionary()
 _intern_lock = threading.Lock()
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
+_LONGEST_NAME = 500
 _CONST_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 
 
@@ -473,11 +475,21 @@ class StrideSource(_Found):
     text, leaf, function = "{}.stride({})", "TENSOR_STRIDE", _C.tensor_stride
 
 
+def _in_brief(name: str) -> str:
+    """The name, or its start and a digest: numbers that are made of numbers, each used twice, would have names that
+    double at each step."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{name[:_LONGEST_NAME]}... #{digest}"
+
+
 class CallSource(Source):
     """What a C function gives for the base: an item of a deque, the object of a weak reference.
 
-    The function must read only and run no user code; `text` says what it gives, with {} for the base. Sources of one
-    base and text are one source, unless `of`, an object that the function looks at besides, differs.
+    The function must read only and run no user code; `text` says what it gives, with {} for the base, or with a place
+    for each of the sources that are the base together. Sources of one base and text are one source, unless `of`, an
+    object that the function looks at besides, differs.
     """
 
     __slots__ = ("function", "of", "text")
@@ -487,7 +499,9 @@ class CallSource(Source):
     parts = ("function", "text", "of")
 
     def __new__(cls, base: Source, function: Callable[[Any], Any], text: str, of: Hashable = None) -> CallSource:
-        return cls._make((text, of), base, text.format(base.name()), function=function, text=text, of=of)
+        named = base.members if isinstance(base, TogetherSource) else (base,)
+        name = _in_brief(text.format(*(source.name() for source in named)))
+        return cls._make((text, of), base, name, function=function, text=text, of=of)
 
     def emit(self, e: Emitter, load: Load) -> None:
         self._emit_call(e, load, self.function)
@@ -514,7 +528,7 @@ class TogetherSource(Source):
     members: tuple[Source, ...]
 
     def __new__(cls, members: Sequence[Source]) -> TogetherSource:
-        name = f"({', '.join(member.name() for member in members)})"
+        name = _in_brief(f"({', '.join(member.name() for member in members)})")
         return cls._make(tuple(map(id, members)), None, name, members=tuple(members))
 
     def leads_through(self, places: Collection[Source]) -> bool:

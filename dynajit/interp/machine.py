@@ -473,19 +473,20 @@ class Interpreter(Calls):
                 frame.cells[name] = self.wrap_cell(value, CellSource(index, name))
             else:
                 boxed.append((index, name, value))
-        self.bind_locals(frame, boxed)
+        bound = self.bind_locals(frame, boxed)
         for offset, (name, cell) in enumerate(cells):
             source = CellSource(len(names) + offset, name)
             frame.cells[name] = self.wrap_cell(cell, source)
         for name in frame.code.cellvars:
             if name not in frame.cells:
-                frame.cells[name] = CellVal(frame.locals.pop(name))
+                frame.cells[name] = CellVal(bound.moved(name))
 
-    def bind_locals(self, frame: SymFrame, values: Sequence[tuple[int, str, Any]]) -> None:
+    def bind_locals(self, frame: SymFrame, values: Sequence[tuple[int, str, Any]]) -> LazyLocals:
         """Parameters that are passed by value: (place, name, object)."""
         boxes = {name: LocalBox(self, LocalSource(place, name), value) for place, name, value in values}
         self.boxes.extend(boxes.values())
-        frame.locals = LazyLocals(self, boxes)
+        frame.locals = bound = LazyLocals(self, boxes)
+        return bound
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:
         written = self.written_global(frame.globals, name)
@@ -657,6 +658,13 @@ class LazyLocals(dict[str, Any]):
     def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         found = self.get(name, default)
         self._let_go(name)
+        dict.pop(self, name, None)
+        return found
+
+    def moved(self, name: str) -> Any:
+        """The value of a name that is about to live in a cell instead; None if it has none yet."""
+        found = self.get(name)
+        self.boxes.pop(name, None)
         dict.pop(self, name, None)
         return found
 

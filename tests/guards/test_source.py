@@ -237,3 +237,18 @@ def test_a_function_of_what_several_sources_lead_to():
         ((["a"], 2), False),
     ):
         assert program.check(locals_) == guards.check_python(locals_) == (-1 if holds else 0)
+
+
+def test_names_of_what_is_made_of_numbers_that_are_used_twice() -> None:
+    def made(first: LocalSource, steps: int) -> CallSource | LocalSource:
+        source: CallSource | LocalSource = first
+        for _ in range(steps):
+            source = CallSource(TogetherSource([source, ItemSource(source, 0)]), sum, "sum({0}, {1})")
+        return source
+
+    x, y = LocalSource(0, "x"), LocalSource(1, "y")
+    assert made(x, 1).name() == "sum(L['x'], L['x'][0])"
+    far = made(x, 60)
+    assert len(far.name()) < 1000
+    assert made(x, 60) is far and made(y, 60) is not far
+    assert len({made(each, steps).name() for each in (x, y) for steps in range(60)}) == 120

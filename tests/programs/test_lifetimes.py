@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import traceback
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -303,3 +304,33 @@ def test_objects_in_a_container_die_with_it() -> None:
         return before, Counted.count
 
     assert same(program) == (2, 0)
+
+
+def a_generator(x: torch.Tensor) -> Iterator[Any]:
+    yield x
+    yield x + 1
+
+
+MAKERS: list[Callable[..., Any]] = [
+    lambda told, x: Telling(told),
+    lambda told, x: [Telling(told)],
+    lambda told, x: a_generator(x),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_argument_that_a_closure_holds_lives_on(make: Any) -> None:
+    def program(x: torch.Tensor, held: Any) -> Any:
+        def later() -> Any:
+            return held
+
+        return x + 1, later
+
+    compiled, x = dynajit.compile(program, backend="eager"), torch.ones(2)
+    for _ in range(3):
+        told: list[str] = []
+        held = make(told, x)
+        if isinstance(held, Iterator):
+            next(held)
+        y, later = compiled(x, held)
+        assert torch.equal(y, x + 1) and later() is held and told == []

@@ -1,6 +1,7 @@
 """A class is given a special method, or loses one, between calls: the answer is never the old one."""
 
 import enum
+import functools
 import itertools
 import math
 import operator
@@ -15,7 +16,7 @@ from cases import outside, same
 from torch import nn
 
 import dynajit
-from dynajit.testing import compare
+from dynajit.testing import assert_same, compare
 
 x = torch.arange(3.0)
 
@@ -278,3 +279,40 @@ def test_messages_do_not_run_the_code_of_members() -> None:
         return member.note
 
     assert same(program, Odd.MEMBER) == 3
+
+
+def filled(cls: type, number: int) -> Any:
+    made = object.__new__(cls)
+    made.__dict__.update(number=number)
+    return made
+
+
+class Filling:
+    def __call__(self, cls: type, number: int) -> Any:
+        return filled(cls, number)
+
+
+class Giving:
+    def __get__(self, owner: Any, cls: Any) -> Any:
+        return lambda given, number: (owner is None, given is cls, number)
+
+
+MAKERS: list[tuple[Callable[[], Any], int]] = [
+    (lambda: functools.cache(filled), 2),  # which keeps what is made
+    (lambda: functools.partial(filled), 0),
+    (lambda: staticmethod(functools.partial(filled)), 0),
+    (Filling, 0),
+    (Giving, 0),
+    (lambda: dynajit.compile(filled, backend="eager"), 0),
+]
+
+
+@pytest.mark.parametrize(("make", "breaks"), MAKERS)
+def test_new_is_anything_that_can_be_called(make: Callable[[], Any], breaks: int) -> None:
+    kind: Any = type("Made", (), {"__new__": make()})
+
+    def program(t: torch.Tensor) -> Any:
+        one, other = kind(3), kind(3)
+        return t + 1, one is other, one if type(one) is tuple else (type(one) is kind, one.__dict__)
+
+    assert_same(program, x, graphs=1, breaks=breaks)

@@ -119,9 +119,9 @@ def _new(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Val
     kind = cls.obj
     new, new_where = lookup_type(kind, "__new__")
     rely_on(tx, kind, "__new__")
-    in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
-    if in_python or isinstance(new, classmethod):
-        alone = lookup_type(kind, "__init__")[0] is object.__init__
+    if not isinstance(new, types.BuiltinFunctionType):  # anything that can be called
+        in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
+        alone = in_python and lookup_type(kind, "__init__")[0] is object.__init__
         function = bind(tx, None, kind, "__new__", new, new_where, cls)
         return tx.call(function, [cls, *args], kwargs, direct if alone else None)
     if issubclass(kind, BaseExceptionGroup):

@@ -283,14 +283,12 @@ def called_on_number(
         found = function(*(hint for _, hint in numbers))
     except (ArithmeticError, LookupError, ValueError, TypeError, Warning):
         return None  # the numbers themselves say what is wrong; NumPy warns, and a filter may make that an error
-    text = f"{_name(fn)}({', '.join(shown)})"
     if many:
         exec(f"def of_numbers(numbers):\n    {names} = numbers\n    return {code}", call.known)
         function = call.known["of_numbers"]
-        text = escaped(text.format(*(source.name() for source, _ in numbers)))
     _C.mark_ours(function.__code__)
     base = TogetherSource([source for source, _ in numbers]) if many else numbers[0][0]
-    return found, CallSource(base, function, text)
+    return found, CallSource(base, function, f"{_name(fn)}({', '.join(shown)})")
 
 
 def _is_shown(known: Any) -> bool:

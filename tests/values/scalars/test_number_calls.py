@@ -172,3 +172,21 @@ def test_whole_numbers_that_vary_are_rounded(digits: int) -> None:
 
     x = torch.ones(2)
     assert_same(f, x, 17, then=[(x, value) for value in (25, 1234, -15, 0)])
+
+
+def test_numbers_made_of_numbers_that_are_used_again_and_again() -> None:
+    def distance(x: torch.Tensor, said: str, meant: str) -> Any:
+        row, places = [0.0] + [1.0] * len(said), 0
+        for letter in meant:
+            following = [math.inf] * len(row)
+            for i in range(len(row)):
+                if i > 0:
+                    changed = row[i - 1] + int(said[i - 1] != letter)
+                    following[i] = min(following[i - 1] + 0.2, changed, row[i] + 1.0)
+                else:
+                    following[i] = row[i] + 1.0
+            places += following.index(min(following))
+            row = following
+        return x * 2, row[-1] + places
+
+    assert_same(distance, X, "abcde", "bcd e", then=[(X, "hello", "helo "), (X, "thing", "a not")], graphs=3, breaks=0)
