@@ -164,7 +164,7 @@ def _reduction(kernel: Kernel) -> Tile:
     single = can_split(kernel)
     if length <= min(1024 if single and rows < 8 else PERSISTENT, PERSISTENT):
         r = power_of_two(length)
-        x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS), 64))
+        x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS)))
         while single and len(kernel.sections[0].reductions) == 1 and x * r < STEP and rows // x >= MANY_ROWS:
             x *= 2
         warps = _warps(x * r)
@@ -216,11 +216,15 @@ def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
         # What pieces of columns gave: all programs there can be, each with a few columns at once.
         x, r = min(x, NARROW), power_of_two(length)
         return Tile(x, r, warps=max(1, min(8, x * r // 1024)))
+    if not can_split(kernel):
+        # Few columns for each program, or there are too few programs, and many of their elements at once.
+        x, r = min(x, 16), min(power_of_two(length), 256)
+        return Tile(x, r, looped=True, warps=_warps(x * r))
     programs = ceil_div(rows, x)
     pieces = 1
-    if can_split(kernel) and programs < 4 * MULTIPROCESSORS:
+    if programs < 4 * MULTIPROCESSORS:
         pieces = max(1, min(ceil_div(8 * MULTIPROCESSORS, programs), length // 64))
-    return Tile(x, 32, looped=True, pieces=pieces, warps=4)
+    return Tile(x, 32, looped=True, pieces=pieces)
 
 
 def _passes(kernel: Kernel) -> int:
