@@ -1,0 +1,172 @@
+"""Reductions of every shape: is there one that the kernel's loops or tile do not fit?
+
+In: a processor, or an NVIDIA GPU and Triton. Out: how many shapes are slower than eager's or torch.compile's kernel,
+and a table of the slowest beside these, with the memory's speed; `--save` writes it to benchmarks/results/.
+Rows and columns of two elements up to 131,072, of few elements in all and of many. Microseconds of a processor are of
+one thread's time, in turns; of a GPU its own, of a recorded graph of calls back to back: the host's time is in none.
+
+    python benchmarks/reductions.py --minutes 5             # a sample of the shapes: eager and dynajit
+    python benchmarks/reductions.py --device cuda --peer    # torch.compile, too
+
+One more operation: an entry of `OPERATIONS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import side_by_side as sbs
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import dynajit
+
+# name -> the function of a tensor and the dimension, and how often as many bytes as the tensor's move at least
+OPERATIONS: dict[str, tuple[Callable[[Tensor, int], Tensor], int]] = {
+    "sum": (lambda x, dim: x.sum(dim), 1),
+    "mean": (lambda x, dim: x.mean(dim), 1),
+    "prod": (lambda x, dim: x.prod(dim), 1),
+    "norm": (lambda x, dim: x.norm(dim=dim), 1),
+    "amax": (lambda x, dim: x.amax(dim), 1),
+    "argmax": (lambda x, dim: x.argmax(dim), 1),
+    "any": (lambda x, dim: (x > 2).any(dim), 1),
+    "logsumexp": (lambda x, dim: x.logsumexp(dim), 1),
+    "variance": (lambda x, dim: x.var(dim), 1),
+    "softmax": (lambda x, dim: x.softmax(dim), 2),
+    "cumsum": (lambda x, dim: x.cumsum(dim), 2),
+}
+LENGTHS = (2, 3, 8, 21, 49, 128, 512, 2048, 16384, 131072)
+ELEMENTS = {"cpu": (1 << 12, 1 << 16, 1 << 20), "cuda": (1 << 18, 1 << 24)}
+# Columns that lie side by side, in matrices of many.
+WIDTH = 64
+ROUNDS, SLOWER, CALLS = 9, 1.1, 10
+SECONDS = 0.003  # of a round of calls on a processor
+
+
+def shapes(device: str) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Shapes, and the dimension that is reduced: the last, the first, and one before columns."""
+    for length, elements in itertools.product(LENGTHS, ELEMENTS[device]):
+        if length <= elements:
+            yield (elements // length, length), 1
+            yield (length, elements // length), 0
+            yield (max(elements // (length * WIDTH), 1), length, WIDTH), 1
+
+
+def recorded(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], float]:
+    """Calls back to back as one launch; what they give is the seconds of one."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            fn(x)
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def replay() -> float:
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last) / CALLS / 1e3
+
+    return replay
+
+
+def repeated(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], float]:
+    """The seconds of a call, of so many that they take a while."""
+    clock = sbs.clock_for(1)
+    calls = sbs.calls_filling(lambda: fn(x), SECONDS, clock)
+
+    def repeat() -> float:
+        start = clock()
+        for _ in range(calls):
+            fn(x)
+        return (clock() - start) / calls
+
+    return repeat
+
+
+def measure(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype, device: str, peer: bool) -> dict[str, Any]:
+    """A row: microseconds of each side, and gigabytes a second of dynajit's."""
+    function, moved = OPERATIONS[name]
+    dynajit.reset()
+    x = torch.randn(shape, device=device).to(dtype)
+
+    def reduce(x: Tensor) -> Tensor:
+        return function(x, dim)
+
+    sides: dict[str, Any] = {"eager": reduce, "dynajit": dynajit.compile(reduce, dynamic=False)}
+    if peer:
+        torch.compiler.reset()
+        sides["torch.compile"] = torch.compile(reduce, dynamic=False)
+    got, expected = sides["dynajit"](x).double(), reduce(x).double()
+    most = expected.abs().nan_to_num(posinf=0).max().item()
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * most, equal_nan=True)
+    for _, fn in itertools.product(range(3), sides.values()):
+        fn(x)
+    timed = {side: (recorded if device == "cuda" else repeated)(fn, x) for side, fn in sides.items()}
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    for _, (side, run) in itertools.product(range(ROUNDS), timed.items()):
+        times[side].append(run() * 1e6)
+    row = {side: statistics.median(found) for side, found in times.items()}
+    label = f"{name} of {' x '.join(map(str, shape))}, dimension {dim}, {str(dtype).removeprefix('torch.')}"
+    return {"case": label, "GB/s": moved * x.nbytes / row["dynajit"] / 1e3, **row}
+
+
+def text_of(rows: list[dict[str, Any]], peer: bool) -> str:
+    others = ["eager", *(["torch.compile"] if peer else [])]
+    lines = []
+    for other in others:
+        ratios = [row[other] / row["dynajit"] for row in rows]
+        slower = sum(ratio < 1 / SLOWER for ratio in ratios)
+        mean = sbs.geometric_mean(ratios)
+        lines.append(f"* {other} / dynajit: geometric mean {mean:.2f} of {len(rows)} shapes, least {min(ratios):.2f},")
+        lines[-1] += f" {slower} slower by {SLOWER - 1:.0%}"
+    worst = sorted(rows, key=lambda row: min(row[other] for other in others) / row["dynajit"])[:30]
+    table = sbs.Table(["the thirty slowest beside the others", *others, "dynajit", "GB/s"], worst[0]["case"])
+    for row in worst:
+        table.add([row["case"], *(f"{row[side]:.1f}" for side in (*others, "dynajit")), f"{row['GB/s']:.1f}"])
+    return "\n".join([*lines, "", str(table)])
+
+
+def main() -> None:
+    parser = sbs.argument_parser(__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--peer", action="store_true", help="torch.compile, too")
+    parser.add_argument("--only", default="", help="of operations whose name contains this")
+    parser.add_argument("--minutes", type=float, default=60, help="no shape is begun after this time")
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = [
+        (name, shape, dim, dtype)
+        for (shape, dim), name, dtype in itertools.product(
+            shapes(given.device), OPERATIONS, (torch.bfloat16, torch.float32)
+        )
+        if given.only in name
+    ]
+    random.Random(0).shuffle(cases)  # a run that ends early is a sample
+    end = time.monotonic() + 60 * given.minutes
+    rows = []
+    for case in cases:
+        if time.monotonic() < end:
+            rows.append(measure(*case, given.device, given.peer))
+    on_gpu = given.device == "cuda"
+    head = f"{torch.cuda.get_device_name()}; microseconds" if on_gpu else "One thread; microseconds"
+    body = f"{head}, {len(rows)} of {len(cases)} shapes.\n\n{text_of(rows, given.peer)}"
+    print(body)
+    if given.save:
+        name, where = ("reductions_gpu", "a GPU") if on_gpu else ("reductions", "the CPU")
+        how = f"python benchmarks/reductions.py --device {given.device} --minutes {given.minutes:g}"
+        sbs.save(name, f"Reductions of every shape on {where}", body, how)
+
+
+if __name__ == "__main__":
+    main()
