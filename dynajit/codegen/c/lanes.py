@@ -112,9 +112,9 @@ class Lanes(Halves):
             most = _power_of_two(LANE_BYTES // width // len(section.reductions))
             least = SHORT_BYTES // min((dtype.itemsize for dtype in loads), default=width)
             count = max(least, min(most, _power_of_two(hint_of(last.size) // BLOCKS)))
-        # of few blocks the notes of NaNs cost more than is won
+        # one block is a vector as it is; of few the notes of NaNs cost more than is won
         short = count < most
-        if hint_of(last.size) < count or (short and self.nans):
+        if hint_of(last.size) < (2 * count if short else count) or (short and self.nans):
             return None
         lanes = LaneSums(count, short, {reduction: self.fresh("sum") for reduction, _ in section.reductions}, {})
         for reduction, name in lanes.sums.items():
