@@ -13,6 +13,7 @@ One more operation: an entry of `OPERATIONS`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import statistics
@@ -49,7 +50,6 @@ ELEMENTS = {"cpu": (1 << 12, 1 << 16, 1 << 20), "cuda": (1 << 18, 1 << 24)}
 # Columns that lie side by side, in matrices of many.
 WIDTH = 64
 ROUNDS, SLOWER, CALLS = 9, 1.1, 10
-SECONDS = 0.003  # of a round of calls on a processor
 
 
 def shapes(device: str) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -79,24 +79,17 @@ def recorded(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], float]:
     return replay
 
 
-def repeated(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], float]:
-    """The seconds of a call, of so many that they take a while."""
-    clock = sbs.clock_for(1)
-    calls = sbs.calls_filling(lambda: fn(x), SECONDS, clock)
-
-    def repeat() -> float:
-        start = clock()
-        for _ in range(calls):
-            fn(x)
-        return (clock() - start) / calls
-
-    return repeat
+def in_turns(calls: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """What each gives, round by round."""
+    rounds = [{side: call() for side, call in calls.items()} for _ in range(ROUNDS)]
+    return {side: [each[side] for each in rounds] for side in calls}
 
 
 def measure(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype, device: str, peer: bool) -> dict[str, Any]:
     """A row: microseconds of each side, and gigabytes a second of dynajit's."""
     function, moved = OPERATIONS[name]
     dynajit.reset()
+    torch.manual_seed(0)
     x = torch.randn(shape, device=device).to(dtype)
 
     def reduce(x: Tensor) -> Tensor:
@@ -106,16 +99,18 @@ def measure(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype, dev
     if peer:
         torch.compiler.reset()
         sides["torch.compile"] = torch.compile(reduce, dynamic=False)
-    got, expected = sides["dynajit"](x).double(), reduce(x).double()
+    # eager's products of bfloat16 are rounded at each step
+    got, expected = sides["dynajit"](x).double(), reduce(x.double()).double()
     most = expected.abs().nan_to_num(posinf=0).max().item()
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * most, equal_nan=True)
     for _, fn in itertools.product(range(3), sides.values()):
         fn(x)
-    timed = {side: (recorded if device == "cuda" else repeated)(fn, x) for side, fn in sides.items()}
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for _, (side, run) in itertools.product(range(ROUNDS), timed.items()):
-        times[side].append(run() * 1e6)
-    row = {side: statistics.median(found) for side, found in times.items()}
+    if device == "cuda":
+        times = in_turns({side: recorded(fn, x) for side, fn in sides.items()})
+    else:
+        bound = {side: functools.partial(fn, x) for side, fn in sides.items()}
+        times = sbs.interleave(bound, seconds=0, min_rounds=ROUNDS, clock=sbs.clock_for(1))
+    row = {side: statistics.median(found) * 1e6 for side, found in times.items()}
     label = f"{name} of {' x '.join(map(str, shape))}, dimension {dim}, {str(dtype).removeprefix('torch.')}"
     return {"case": label, "GB/s": moved * x.nbytes / row["dynajit"] / 1e3, **row}
 
