@@ -452,61 +452,54 @@ static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, i
     )
 
 
-_TURN_8X8_32 = f"""\
-#if {_TURNS[32]}
-typedef uint32_t eight __attribute__((vector_size(32)));
-typedef uint32_t eight_anywhere __attribute__((vector_size(32), aligned(4), may_alias));
+# How 8 rows become 8 columns: what is picked of two vectors in the first step and in the second; then, of each column,
+# which vector has its first half, and another four on its second. Of 32 bits what is picked stays in half a register.
+_PICKED = {
+    16: (
+        ("0, 8, 1, 9, 2, 10, 3, 11", "4, 12, 5, 13, 6, 14, 7, 15"),
+        ("0, 1, 8, 9, 2, 3, 10, 11", "4, 5, 12, 13, 6, 7, 14, 15"),
+        (0, 0, 1, 1, 2, 2, 3, 3),
+    ),
+    32: (
+        ("0, 8, 1, 9, 4, 12, 5, 13", "2, 10, 3, 11, 6, 14, 7, 15"),
+        ("0, 1, 8, 9, 4, 5, 12, 13", "2, 3, 10, 11, 6, 7, 14, 15"),
+        (0, 1, 2, 3, 0, 1, 2, 3),
+    ),
+}
+
+
+def _turn_8x8(bits: int) -> str:
+    """A tile of 8 x 8 elements, in registers."""
+    kind, vector = f"uint{bits}_t", f"eight_{bits}"
+    (one, other), (low, high), places = _PICKED[bits]
+    stores = ""
+    for column, at in enumerate(places):
+        picked = "4, 5, 6, 7, 12, 13, 14, 15" if at in places[:column] else "0, 1, 2, 3, 8, 9, 10, 11"
+        place = f"*({vector}_anywhere *)(t + {column} * row)"
+        stores += f"  if ({column} < out) {place} = PICK(r[{at}], r[{at + 4}], {picked});\n"
+    return f"""\
+#if {_TURNS[bits]}
+typedef {kind} {vector} __attribute__((vector_size({bits})));
+typedef {kind} {vector}_anywhere __attribute__((vector_size({bits}), aligned({bits // 8}), may_alias));
 #define PICK __builtin_shufflevector
-/* The first `in` rows into the first `out`: whole vectors are read and written. */
-INLINE void turn_8x8_32(const uint32_t *a, int64_t step, uint32_t *t, int64_t row, int64_t in, int64_t out) {{
-  eight r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = *(const eight_anywhere *)(a + (i < in ? i : 0) * step);
+/* The first `in` rows into the first `out`, in their order: whole vectors are read and written. */
+INLINE void turn_8x8_{bits}(const {kind} *a, int64_t step, {kind} *t, int64_t row, int64_t in, int64_t out) {{
+  {vector} r[8], s[8];
+  for (int i = 0; i < 8; ++i) r[i] = *(const {vector}_anywhere *)(a + (i < in ? i : 0) * step);
   for (int i = 0; i < 8; i += 2) {{
-    s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    s[i + 1] = PICK(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    s[i] = PICK(r[i], r[i + 1], {one});
+    s[i + 1] = PICK(r[i], r[i + 1], {other});
   }}
   for (int i = 0; i < 8; i += 4) {{
-    r[i] = PICK(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-    r[i + 1] = PICK(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-    r[i + 3] = PICK(s[i + 1], s[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+    r[i] = PICK(s[i], s[i + 2], {low});
+    r[i + 1] = PICK(s[i], s[i + 2], {high});
+    r[i + 2] = PICK(s[i + 1], s[i + 3], {low});
+    r[i + 3] = PICK(s[i + 1], s[i + 3], {high});
   }}
-  for (int i = 0; i < 4; ++i)
-    if (i < out) *(eight_anywhere *)(t + i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-  for (int i = 0; i < 4; ++i)
-    if (i + 4 < out) *(eight_anywhere *)(t + (i + 4) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-}}
+{stores}}}
 #endif
 """
 
-_TURN_8X8_16 = f"""\
-#if {_TURNS[16]}
-typedef uint16_t eight_short __attribute__((vector_size(16)));
-typedef uint16_t eight_short_anywhere __attribute__((vector_size(16), aligned(2), may_alias));
-#define PICK __builtin_shufflevector
-/* The first `in` rows into the first `out`: whole vectors are read and written. */
-INLINE void turn_8x8_16(const uint16_t *a, int64_t step, uint16_t *t, int64_t row, int64_t in, int64_t out) {{
-  eight_short r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = *(const eight_short_anywhere *)(a + (i < in ? i : 0) * step);
-  for (int i = 0; i < 8; i += 2) {{
-    s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
-    s[i + 1] = PICK(r[i], r[i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
-  }}
-  for (int i = 0; i < 8; i += 4) {{
-    r[i] = PICK(s[i], s[i + 2], 0, 1, 8, 9, 2, 3, 10, 11);
-    r[i + 1] = PICK(s[i], s[i + 2], 4, 5, 12, 13, 6, 7, 14, 15);
-    r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 2, 3, 10, 11);
-    r[i + 3] = PICK(s[i + 1], s[i + 3], 4, 5, 12, 13, 6, 7, 14, 15);
-  }}
-  for (int i = 0; i < 4; ++i) {{
-    if (2 * i < out)
-      *(eight_short_anywhere *)(t + 2 * i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    if (2 * i + 1 < out)
-      *(eight_short_anywhere *)(t + (2 * i + 1) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }}
-}}
-#endif
-"""
 
 _RATIO = """\
 /* a / s by the reciprocal of s, which the compiler takes out of the loop, put right by the remainder: division costs
@@ -577,8 +570,8 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "running_f32": (_running("f32", "float", 4), ()),
     "running_f64": (_running("f64", "double", 8), ()),
     "running_i64": (_running("i64", "int64_t", 8), ()),
-    "turn_8x8_16": (_TURN_8X8_16, ()),
-    "turn_8x8_32": (_TURN_8X8_32, ()),
+    "turn_8x8_16": (_turn_8x8(16), ()),
+    "turn_8x8_32": (_turn_8x8(32), ()),
     "turn_16": (_turn(16), ("turn_8x8_16",)),
     "turn_32": (_turn(32), ("turn_8x8_32",)),
     "turn_64": (_turn(64), ()),

@@ -21,7 +21,7 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode.return_action import READ
-from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
+from dynajit.guards.source import HEAP_TYPE, AttrSource, ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import NAMED_ITEM
 from dynajit.values.core.bound_methods import BoundBuiltin
@@ -35,7 +35,6 @@ MISSING: Any = object()
 SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PACKAGES = frozenset({"torch", "numpy"})
 _TRUSTED_ROOTS = _PACKAGES | sys.stdlib_module_names
-_MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 # what Cython makes of functions and methods
 CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
 #: what pybind11 makes of a C++ method
@@ -71,7 +70,9 @@ _hidden: dict[str, bool] = {}
 def of_library(kind: type) -> bool:
     """Whether nobody is taken to change the class. One that code made in a bare namespace only says that it is one of
     `builtins`."""
-    is_made = kind.__module__ == "builtins" and kind.__flags__ & _MADE and vars(builtins).get(kind.__name__) is not kind
+    is_made = (
+        kind.__module__ == "builtins" and kind.__flags__ & HEAP_TYPE and vars(builtins).get(kind.__name__) is not kind
+    )
     return not is_made and is_trusted(kind.__module__)
 
 
