@@ -53,6 +53,7 @@ void open_driver(const char *path)
     resolve(library, "cuCtxSetCurrent", found.set_context);
     found.launch_with = reinterpret_cast<decltype(found.launch_with)>(dlsym(library, "cuLaunchKernelEx"));
     found.capture_info_3 = reinterpret_cast<decltype(found.capture_info_3)>(dlsym(library, "cuStreamGetCaptureInfo_v3"));
+    found.set_latest = reinterpret_cast<decltype(found.set_latest)>(dlsym(library, "cuStreamUpdateCaptureDependencies"));
     driver = found;
     driver_is_open = true;
 }
@@ -218,6 +219,41 @@ CuResult launch_kernel(const GpuKernel &kernel, CuFunction function, unsigned pr
     attribute.value = 1;
     CuLaunchConfig config{{programs, 1, 1}, {threads, 1, 1}, shared, stream, &attribute, 1};
     return driver.launch_with(&config, function, params, nullptr);
+}
+
+std::vector<CuGraphNode> latest_nodes(CuStream stream)
+{
+    int status = 0;
+    uint64_t id = 0;
+    void *graph = nullptr;
+    const CuGraphNode *nodes = nullptr;
+    size_t count = 0;
+    const CudaDriver &cuda = cuda_driver();
+    if (cuda.capture_info_3 != nullptr) {
+        const void *edges = nullptr;
+        cuda_check(cuda.capture_info_3(stream, &status, &id, &graph, &nodes, &edges, &count), "recording");
+    }
+    else {
+        cuda_check(cuda.capture_info(stream, &status, &id, &graph, &nodes, &count), "recording");
+    }
+    if (status != kCuCaptureActive) {
+        throw CudaError("the stream is not being captured");
+    }
+    return std::vector<CuGraphNode>(nodes, nodes + count);
+}
+
+CuGraphNode latest_node(CuStream stream)
+{
+    std::vector<CuGraphNode> nodes = latest_nodes(stream);
+    if (nodes.size() != 1) {
+        throw CudaError("what was recorded last is no single node");
+    }
+    return nodes[0];
+}
+
+void follow(CuStream stream, std::vector<CuGraphNode> &nodes)
+{
+    cuda_check(cuda_driver().set_latest(stream, nodes.data(), nodes.size(), kCuReplaceLatest), "recording");
 }
 
 void load_unaligned(GpuKernel *kernel)

@@ -28,6 +28,7 @@ constexpr CuResult kCuInvalidContext = 201;
 constexpr int kCuCaptureActive = 1;
 constexpr int kCuMaxDynamicShared = 8;
 constexpr int kCuMemoryDevice = 2;
+constexpr unsigned kCuReplaceLatest = 1;
 
 struct CuKernelNodeParams {
     CuFunction function;
@@ -86,7 +87,8 @@ struct CudaDriver {
                        void **);
     CuResult (*error_string)(CuResult, const char **);
     CuResult (*capture_info)(CuStream, int *, uint64_t *, void **, const CuGraphNode **, size_t *);
-    /* These two are null where the driver is older than they are. */
+    /* These three are null where the driver is older than they are. */
+    CuResult (*set_latest)(CuStream, CuGraphNode *, size_t, unsigned);
     CuResult (*launch_with)(const CuLaunchConfig *, CuFunction, void **, void **);
     CuResult (*capture_info_3)(CuStream, int *, uint64_t *, void **, const CuGraphNode **, const void **, size_t *);
     CuResult (*set_kernel_node)(CuGraphExec, CuGraphNode, const CuKernelNodeParams *);
@@ -124,6 +126,11 @@ GpuKernel *gpu_kernel(PyObject *object);
 /* Puts one version of the kernel on the stream. */
 CuResult launch_kernel(const GpuKernel &kernel, CuFunction function, unsigned programs, unsigned threads, unsigned shared,
                        CuStream stream, void **params);
+/* What comes next on a captured stream waits for these; `latest_node`: for this one alone. They throw. */
+std::vector<CuGraphNode> latest_nodes(CuStream stream);
+CuGraphNode latest_node(CuStream stream);
+/* What comes next waits for these from now on. */
+void follow(CuStream stream, std::vector<CuGraphNode> &nodes);
 /* Takes the GIL. Throws. */
 void load_unaligned(GpuKernel *kernel);
 /* A generator's seed, its offset, and where what is added to either lies, as addresses (null: nothing is), from before it

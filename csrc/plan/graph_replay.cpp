@@ -90,27 +90,6 @@ struct Replay {
     bool lends = false;        /* the user's are in the graph's memory where operators give them */
 };
 
-CuGraphNode last_node(CuStream stream)
-{
-    int status = 0;
-    uint64_t id = 0;
-    void *graph = nullptr;
-    const CuGraphNode *nodes = nullptr;
-    size_t count = 0;
-    const CudaDriver &cuda = cuda_driver();
-    if (cuda.capture_info_3 != nullptr) {
-        const void *edges = nullptr;
-        cuda_check(cuda.capture_info_3(stream, &status, &id, &graph, &nodes, &edges, &count), "recording");
-    }
-    else {
-        cuda_check(cuda.capture_info(stream, &status, &id, &graph, &nodes, &count), "recording");
-    }
-    if (status != kCuCaptureActive || count != 1) {
-        throw CudaError("the stream is not being captured");
-    }
-    return nodes[0];
-}
-
 /* Which input or output memory each slot lies in, by the plan's steps alone. */
 std::vector<int> roots_of(const NativePlan &plan)
 {
@@ -134,6 +113,8 @@ struct Recorder : Listener {
     Run &run;
     std::vector<int> roots;
     std::vector<int> dynamic_of; /* by root slot, -1: none */
+    bool apart = false;          /* copies do not wait for one another */
+    std::vector<CuGraphNode> before, copied; /* what these wait for, and they */
 
     Recorder(Replay &replay, Run &run)
         : replay(replay), run(run), roots(roots_of(run.plan)), dynamic_of(run.plan.buffers.size(), -1)
@@ -211,7 +192,7 @@ struct Recorder : Listener {
     void launched(const KernelStep &step, unsigned programs, unsigned shared, unsigned threads, CuFunction function,
                   const std::vector<char *> &addresses) override
     {
-        KernelNode node{last_node(run.stream), {}, addresses, {}};
+        KernelNode node{latest_node(run.stream), {}, addresses, {}};
         node.params.function = function;
         node.params.grid[0] = programs;
         node.params.block[0] = threads;
@@ -236,16 +217,39 @@ struct Recorder : Listener {
         replay.kernels.push_back(std::move(node));
     }
 
+    /* From here on a copy waits for what is on the stream now, and for no other copy. */
+    void part_copies()
+    {
+        apart = cuda_driver().set_latest != nullptr;
+        before = apart ? latest_nodes(run.stream) : std::vector<CuGraphNode>();
+    }
+
+    /* What comes now waits for all of them. */
+    void join_copies()
+    {
+        if (copied.size() > 1) {
+            follow(run.stream, copied);
+        }
+        apart = false;
+        copied.clear();
+    }
+
     void copy(char *target, char *source, size_t bytes, int from, int to, ptrdiff_t offset)
     {
         if (bytes == 0) {
             return;
         }
+        if (!copied.empty()) {
+            follow(run.stream, before);
+        }
         cuda_check(cuda_driver().copy_async(reinterpret_cast<CuPointer>(target), reinterpret_cast<CuPointer>(source),
                                             bytes, run.stream),
                    "recording a copy");
         replay.dynamics[static_cast<size_t>(from >= 0 ? from : to)].copies.push_back(replay.copies.size());
-        replay.copies.push_back(CopyNode{last_node(run.stream), from, to, source, target, offset, bytes});
+        replay.copies.push_back(CopyNode{latest_node(run.stream), from, to, source, target, offset, bytes});
+        if (apart) {
+            copied.push_back(replay.copies.back().node);
+        }
     }
 };
 
@@ -400,7 +404,9 @@ void record(Replay &replay, Run &run, PyObject *mutated)
     for (int i = 0; i < run.plan.inputs; i++) {
         given.push_back(run.slots[static_cast<size_t>(i)].tensor);
     }
+    recorder.part_copies();
     place_inputs(recorder, replay.statics);
+    recorder.join_copies();
     recorder.find_numbers();
     recorder.find_written_outputs();
     run.listener = &recorder;
@@ -412,7 +418,9 @@ void record(Replay &replay, Run &run, PyObject *mutated)
                           extent(given[at]), -1, static_cast<int>(at), 0);
         }
     }
+    recorder.part_copies();
     describe_outputs(recorder, given);
+    recorder.join_copies();
     cuda_check(cuda_driver().current_context(&replay.context), "recording");
 }
 

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynajit import optimizer_steps, torch_compat
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
+from dynajit.aot.passes.constants import LITERAL
 from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
 from dynajit.nested import leaves_in, map_leaves, tensors_in
@@ -37,6 +38,8 @@ aten = torch.ops.aten
 
 # What a mode is asked that no graph has to do again.
 QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
+# What a tensor is called that the graph's module holds, and whose contents may change.
+HELD = "_held_tensor"
 # A tensor made from Python numbers reaches the dispatcher as a ready constant under one of these.
 _LIFTS = frozenset({aten.lift.default, aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
@@ -67,7 +70,7 @@ def trace_functional(
         recorder.add_input(node.name, value)
     for node in gm.graph.find_nodes(op="get_attr"):
         if isinstance(value := operator.attrgetter(node.target)(gm), torch.Tensor):
-            recorder.constant(value)
+            recorder.constant(value, HELD)
     replay = _Replay(gm, recorder)
     grad_mode = torch.is_grad_enabled()
     symbolic = fake_mode.shape_env is not None and any(map(has_symbols, inputs))
@@ -388,11 +391,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif isinstance(value, torch.Tensor):
             self._bind(value, node)
 
-    def constant(self, real: torch.Tensor) -> FakeTensor:
+    def constant(self, real: torch.Tensor, kind: str = LITERAL) -> FakeTensor:
         """The fake of a real tensor that the graph holds, which becomes an attribute of the graph's module."""
         fake = self._constants.get(id(real))
         if fake is None:
-            name = f"_tensor_constant{len(self._constants)}"
+            name = f"{kind}{len(self._constants)}"
             setattr(self.attributes, name, real)
             fake = self.fake_mode.from_tensor(real, static_shapes=True)
             node = self.graph.create_node("get_attr", name)

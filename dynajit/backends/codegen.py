@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.few_layers import compile_few, with_few_layers
 from dynajit.aot.inference import freezing
+from dynajit.aot.passes.constants import put_on_device
 from dynajit.aot.patterns import UserPass, with_user_passes
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
 from dynajit.aot.rewrite import copied, fake_inputs, results_of
@@ -244,6 +245,8 @@ def _compiled(
     """The graph's plan, ready to run. Raises what can't be planned or compiled."""
     recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
     above = None if recorded else _MUCH_FOR_THE_HOST
+    if device.type != "cpu" and graph_notes(gm).repeated is None:
+        put_on_device(gm)
     parts = host_part.split(gm, _in_kernels(gm, device), above) if device.type != "cpu" else None
     if parts is not None:
         if graph_notes(gm).repeated is not None:

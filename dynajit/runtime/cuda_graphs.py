@@ -139,8 +139,7 @@ def copies(plan: Plan, backward: bool = False) -> list[str]:
     read = _read_by_operators(plan, bases)
     written = {step.buffer for step in plan.steps if isinstance(step, AllocStep) and not step.reuse} - read
     when = "the gradient {}{}, if it is still held by then" if backward else "the result {}{}"
-    memories = {_base(bases, ref.name): when for ref in refs_in(plan.outputs[: plan.returns])}
-    found = {name: text for name, text in memories.items() if name not in written and name not in plan.inputs}
+    found = {name: when for name in _memories(plan, bases) if name not in written and name not in plan.inputs}
     found |= {name: "the input {}{}, if it lies elsewhere" for name in plan.inputs if name in read}
     sized = {name: plan.buffers[name].nbytes for name in found if name in plan.buffers}
     sizes = {name: f" ({costs.size(count)})" if type(count) is int else "" for name, count in sized.items()}
@@ -157,6 +156,11 @@ def _base(bases: dict[str, str], name: str) -> str:
     while name in bases:
         name = bases[name]
     return name
+
+
+def _memories(plan: Plan, bases: dict[str, str]) -> list[str]:
+    """What the program's results lie in."""
+    return [_base(bases, ref.name) for ref in refs_in(plan.outputs[: plan.returns])]
 
 
 def _read_by_operators(plan: Plan, bases: dict[str, str]) -> set[str]:
@@ -228,12 +232,13 @@ class _Recorded:
         self.waits = backward
         # A result is held, by the name that it had, while its successor is computed; a gradient seldom is.
         # Constants are no memory that the caller may write to.
-        self.lends = backward and not plan.constants
+        bases = _bases(plan)
+        self.lends = backward and plan.constants.keys().isdisjoint(_memories(plan, bases))
         self.keeps = plan.returns is not None
         index = plan.device.index
         self.index = torch.cuda.current_device() if index is None else index
         self._stream = torch._C._cuda_getCurrentRawStream
-        hidden = _read_by_operators(plan, _bases(plan))
+        hidden = _read_by_operators(plan, bases)
         self.hidden = {n for n, name in enumerate(plan.inputs) if name in hidden}
 
     def __call__(self, *inputs: Any) -> Any:

@@ -127,6 +127,45 @@ def test_the_host_s_part_of_a_recorded_graph() -> None:
                 torch.testing.assert_close(made, fn(x, c))
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_constants_are_on_the_device(mode: str) -> None:
+    """What the program makes of numbers on the CPU is carried to the device once: a call waits for nothing, and what it
+    returns is its own."""
+
+    def carried(x: torch.Tensor) -> Any:
+        frequencies = 1.0 / (10000.0 ** (torch.arange(0, 8, 2, dtype=torch.float) / 8))
+        return x * frequencies.to(x.device).repeat(2), frequencies.to(x.device), torch.tensor(4095).to(x.device)
+
+    def places(x: torch.Tensor) -> Any:
+        x = x[:, [0, 2, 1, 3, 4, 5, 7, 6]]
+        return x[torch.tensor([1, 0])], x.relu()[[0, 3], torch.tensor([2, 2])]
+
+    def written(x: torch.Tensor) -> Any:
+        table = torch.tensor([1.5, -0.0, math.inf]).to(x.device)
+        table[1] += x.sum()
+        y = x.clone()
+        y[:, [1, 2]] = table[:1]
+        return table, y
+
+    for fn in (carried, places, written):
+        compiled = dynajit.compile(fn, mode=mode, fullgraph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for call in range(5):
+                x = torch.randn(16, 8, device="cuda", requires_grad=call % 2 > 0)
+                made, want = compiled(x), fn(x)
+                torch.testing.assert_close(made, want)
+                if call % 2:
+                    (given,) = torch.autograd.grad(made[0].sum(), x, retain_graph=True)
+                    torch.testing.assert_close(given, *torch.autograd.grad(want[0].sum(), x))
+                else:
+                    for one in made:
+                        one.fill_(0)  # the next call has others
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.no_grad():
+        compiled(x)
+    assert "cudaStreamSynchronize" not in {event.key for event in profile.key_averages()}
+
+
 def test_much_for_the_host_is_kernels_of_its_own() -> None:
     def fn(x: torch.Tensor) -> Any:
         places = (torch.arange(256)[:, None] - torch.arange(300)).float().abs().log1p().to(x.device)

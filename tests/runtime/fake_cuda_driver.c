@@ -13,11 +13,35 @@ typedef struct {
     unsigned programs;
     void *pointers[3];
     size_t bytes;
+    size_t waits[4], n_waits; /* for nodes that were recorded before it, by their numbers */
 } Node;
 static Node nodes[64];
 static size_t count;
+static const void *latest[64];
+static size_t n_latest;
 
-void fake_capture(int on) { capturing = on; if (on) count = 0; }
+void fake_capture(int on) { capturing = on; if (on) count = n_latest = 0; }
+long fake_waits(size_t node, size_t n) { return n < nodes[node].n_waits ? (long)nodes[node].waits[n] : -1; }
+size_t fake_nodes(void) { return count; }
+size_t fake_latest(void) { return n_latest; }
+
+static void record(Node node)
+{
+    for (node.n_waits = 0; node.n_waits < n_latest && node.n_waits < 4; node.n_waits++)
+        node.waits[node.n_waits] = (size_t)((const Node *)latest[node.n_waits] - nodes);
+    nodes[count] = node;
+    latest[0] = &nodes[count++];
+    n_latest = 1;
+}
+
+static void change(void *node, Node to)
+{
+    Node *found = node;
+    found->function = to.function;
+    found->programs = to.programs;
+    memcpy(found->pointers, to.pointers, sizeof to.pointers);
+    found->bytes = to.bytes;
+}
 int fake_updates(void) { return updates; }
 
 typedef void (*Kernel)(unsigned programs, void **params);
@@ -59,8 +83,7 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
 {
     (void)y; (void)z; (void)bx; (void)by; (void)bz; (void)shared; (void)stream; (void)extra;
     if (capturing) {
-        Node *node = &nodes[count++];
-        *node = (Node){function, x, {*(void **)params[0], *(void **)params[1], *(void **)params[2]}, 0};
+        record((Node){function, x, {*(void **)params[0], *(void **)params[1], *(void **)params[2]}, 0});
         return 0;
     }
     if (failure) return failure;
@@ -81,11 +104,16 @@ int fake_early(void) { return early; }
 int cuGetErrorString(int error, const char **text) { *text = error == 209 ? "no binary for gpu" : error == 700 ? "an illegal memory access was encountered" : "some error"; return 0; }
 int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const void ***found, size_t *number)
 {
-    static const void *last;
     (void)stream; (void)id; (void)graph;
-    last = count ? &nodes[count - 1] : NULL;
-    *status = capturing; *number = count ? 1 : 0; *found = &last;
+    *status = capturing; *number = n_latest; *found = latest;
     return 0;
+}
+int cuStreamUpdateCaptureDependencies(void *stream, void **given, size_t number, unsigned flags)
+{
+    (void)stream;
+    memcpy(latest, given, number * sizeof *given);
+    n_latest = number;
+    return flags == 1 ? 0 : 1;
 }
 
 typedef struct { void *function; unsigned grid[3], block[3], shared; void **params; } KernelParams;
@@ -97,21 +125,21 @@ int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const KernelParams
 {
     (void)exec;
     updates++;
-    *(Node *)node = (Node){params->function, params->grid[0], {*(void **)params->params[0], *(void **)params->params[1],
-                       *(void **)params->params[2]}, 0};
+    change(node, (Node){params->function, params->grid[0], {*(void **)params->params[0], *(void **)params->params[1],
+                        *(void **)params->params[2]}, 0});
     return 0;
 }
 int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const CopyParams *params, void *context)
 {
     (void)exec; (void)context;
     updates++;
-    *(Node *)node = (Node){NULL, 0, {(void *)params->dst, (void *)params->src}, params->width};
+    change(node, (Node){NULL, 0, {(void *)params->dst, (void *)params->src}, params->width});
     return params->height == 1 && params->depth == 1 && params->type == 2 && params->to == 2 ? 0 : 1;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
     (void)stream;
-    if (capturing) nodes[count++] = (Node){NULL, 0, {(void *)to, (void *)from}, bytes};
+    if (capturing) record((Node){NULL, 0, {(void *)to, (void *)from}, bytes});
     else memcpy((void *)to, (void *)from, bytes);
     return 0;
 }

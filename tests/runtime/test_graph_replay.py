@@ -243,6 +243,36 @@ def test_what_operators_give_is_lent(driver: ctypes.CDLL) -> None:
     assert copies == {False: 1, True: 0}
 
 
+def test_copies_do_not_wait_for_one_another(driver: ctypes.CDLL) -> None:
+    """Those of inputs in front, and those of results behind all else; kernels wait for all in front."""
+    steps: list[Step] = [
+        *(ExternStep(lambda x: x.clone(), (BufferRef(name),), {}, (f"{name}_copy",)) for name in "xyz"),
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+    ]
+    names = [*"xyz", "x_copy", "y_copy", "z_copy", "a"]
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in names}
+    info = (GpuKernel("one", "", ("*fp32", "*fp32"), 1),)
+    plan = Plan("test", "", info, buffers, tuple("xyz"), {}, tuple(steps), tuple(map(BufferRef, names[3:])))
+    executor = native.build(plan, {"one": _C.GpuKernel(b"code", "add_one", 0, 32)})
+    given = tuple(torch.randn(8) for _ in range(3))
+    statics = tuple(torch.zeros(8) for _ in range(3))
+    driver.fake_capture(1)
+    try:
+        replay = _C.GraphReplay(executor, given, statics, (2,))
+    finally:
+        driver.fake_capture(0)
+    assert replay.patched[1] == driver.fake_nodes() - 1 == 7
+    waits = [[driver.fake_waits(node, n) for n in range(4)] for node in range(8)]
+    nothing = [-1] * 4
+    first, kernel, back, results = [nothing] * 3, [0, 1, 2, -1], [3, -1, -1, -1], [[4, -1, -1, -1]] * 3
+    assert waits == [*first, kernel, back, *results] and driver.fake_latest() == 3
+    replay.ready(1)
+    again = tuple(torch.randn(8) for _ in range(3))
+    torch.testing.assert_close(replay(*again)[3], again[0] + 1)
+    assert all(map(torch.equal, statics, again))
+
+
 def test_memory_that_other_streams_use_is_lost(driver: ctypes.CDLL) -> None:
     """Nobody holds it, and still it may be in use: the graph is not run again."""
     buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xac"}
