@@ -65,7 +65,8 @@ from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, read_by_call, values_in
 from dynajit.schedule.in_place import donors, taken_over
 from dynajit.schedule.joined import Joined, place_pieces
-from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
+from dynajit.schedule.kernel import Kernel
+from dynajit.schedule.loops import build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sink_units
 from dynajit.schedule.spread import fuse_spread
 from dynajit.schedule.target import for_device

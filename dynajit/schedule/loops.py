@@ -1,11 +1,7 @@
 """From a group of tensors to a kernel: loops, and what is computed in which of them.
 
-In:  a `fuse.Group` and the set of inlined tensors.
-Out: `Kernel`: axes, and sections. A section is a list of row values (one for each point of the outer axes) and then a
-     loop over the inner axes that accumulates reductions and stores elements. Expressions are scalar expressions of
-     the loop IR in which reads have become `Load` (memory at an address), `Local` (a row value) or `Scratch` (kept
-     from an earlier loop over the same row). A kernel without reductions is one section.
-A new loop order or tiling: `_columns` and `_loop_order`.
+In:  a `fuse.Group` and the set of inlined tensors. Out: its `Kernel`.
+A new loop order or tiling: `_columns`, `_loop_order` and `rows_as_in_memory`.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 
 import torch
@@ -53,10 +48,23 @@ from dynajit.loopir.nodes import (
     expressions_of,
     scalars_in,
 )
-from dynajit.loopir.ops import CHECKS, OPS
+from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import Size, divides, hint_of, is_symbolic
 from dynajit.nested import reached
 from dynajit.schedule.fuse import Group, row_of
+from dynajit.schedule.kernel import (
+    Kernel,
+    Load,
+    LoadAt,
+    Scratch,
+    Section,
+    Store,
+    Update,
+    load,
+    load_at,
+    local,
+    points_of,
+)
 from dynajit.schedule.target import CPU, KernelTarget
 
 # A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this
@@ -76,132 +84,6 @@ MAX_ATTEMPTS = 8
 PART_BYTES, MIN_BYTES = 16, 256
 
 
-class Load(Scalar):
-    """The element of `tensor`'s memory at `address`."""
-
-    __slots__ = ("address", "tensor")
-    tensor: Tensor
-    address: Index
-
-
-class LoadAt(Op):
-    """The element of `tensor`'s memory at the address that the argument evaluates to. `name` is "fetch". `even` is the
-    part of the address that only indices decide."""
-
-    __slots__ = ("even", "tensor")
-    tensor: Tensor
-    even: Index
-
-
-class Local(Scalar):
-    """The row value of `tensor` at the row at hand."""
-
-    __slots__ = ("tensor",)
-    tensor: Tensor
-
-
-class Scratch(Scalar):
-    """The element of `tensor` at the point at hand, kept in an array that is as long as the row."""
-
-    __slots__ = ("tensor",)
-    tensor: Tensor
-
-
-@dataclass(slots=True)
-class Store:
-    """`value` goes to `tensor`'s memory at `address`."""
-
-    tensor: Tensor
-    address: Index
-    value: Scalar
-
-
-@dataclass(slots=True)
-class Update:
-    """`value` is combined into `tensor`'s memory by `kind`. The address is `even`, which indices decide, and the sum of
-    `uneven`."""
-
-    tensor: Tensor
-    kind: str
-    even: Index
-    uneven: list[Scalar]
-    value: Scalar
-
-
-@dataclass(slots=True)
-class Section:
-    """Row values in order, stores of row values, then one loop over the inner axes."""
-
-    rows: list[tuple[Tensor, Scalar]] = field(default_factory=list)
-    row_stores: list[Store] = field(default_factory=list)
-    reductions: list[tuple[Reduction, Scalar]] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
-    kept: list[tuple[Tensor, Scalar]] = field(default_factory=list)
-    updates: list[Update] = field(default_factory=list)
-
-    @property
-    def loops(self) -> bool:
-        """Is there anything to do in the inner loop?"""
-        return bool(self.reductions or self.stores or self.kept or self.updates)
-
-    def values(self) -> list[Scalar]:
-        """The expressions in the loop."""
-        return [
-            *(store.value for store in self.stores),
-            *(value for _, value in self.kept),
-            *(value for _, value in self.reductions),
-        ]
-
-
-@dataclass(slots=True)
-class Kernel:
-    """One kernel. `mode` "row": the inner axes are looped over for each row, vectorised along the last of them;
-    "column": a block of the last outer axis is vectorised and the inner axes run outside of it."""
-
-    group: Group
-    outer: tuple[Axis, ...]
-    inner: tuple[Axis, ...]
-    mode: str
-    sections: list[Section]
-    reads: list[Tensor]
-    writes: list[Tensor]
-    scratch: list[Tensor]
-    cost: int
-    fused: list[Tensor]  # all tensors computed, inlined ones too, in graph order
-    across: Axis | None = None  # of the outer axes, the one along which much of what is read lies: worth tiles
-    bounds: tuple[Scalar, ...] = ()  # between which the inner axis runs, where that is not all of it
-    # tensors that are the rest of another's memory from some element on: pieces of a loop that was unrolled are equal
-    # but for these numbers
-    parts: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
-
-    def all_stores(self) -> Iterator[Store]:
-        """Every store."""
-        for section in self.sections:
-            yield from section.row_stores
-            yield from section.stores
-
-    def expressions(self) -> Iterator[Scalar]:
-        """Every expression."""
-        for section in self.sections:
-            yield from (value for _, value in section.rows)
-            yield from (store.value for store in section.row_stores)
-            yield from (value for _, value in section.reductions)
-            yield from (store.value for store in section.stores)
-            yield from (value for _, value in section.kept)
-            for update in section.updates:
-                yield from (nodes.position(update.even), *update.uneven, update.value)
-        yield from self.bounds
-
-    def scalars(self) -> set[Scalar]:
-        """All parts of its expressions."""
-        return {node for value in self.expressions() for node in scalars_in(value)}
-
-    @property
-    def checked(self) -> bool:
-        """Whether it has to tell that all was well."""
-        return any(isinstance(node, Op) and node.name in CHECKS for node in self.scalars())
-
-
 NO_PARTS: Mapping[Tensor, tuple[StoredTensor, int]] = {}
 
 
@@ -215,8 +97,12 @@ def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU)
         if better is None:
             break
         sizes, kinds = better
+    order = draft.rows_as_in_memory()
+    if order is not None:
+        draft = _Draft(group, inlined, sizes, kinds, target, order=order)
+        kernel = draft.kernel()
     if (group.piece or group.common) and (parts := draft.parts_read()):
-        kernel = _Draft(group, inlined, sizes, kinds, target, parts).kernel()
+        kernel = _Draft(group, inlined, sizes, kinds, target, parts, order).kernel()
         kernel.parts = {part: (tensor, start) for tensor, (part, start) in parts.items()}
     return kernel
 
@@ -281,7 +167,8 @@ def _not_above(start: int, stride: int) -> bool:
 
 
 class _Draft:
-    """One attempt at the kernel, with given axes in the order of the domain."""
+    """One attempt at the kernel, with given axes in the order of the domain. `order`: in another one; for each axis of
+    the kernel the numbers of those of the domain that it runs through."""
 
     def __init__(
         self,
@@ -291,17 +178,22 @@ class _Draft:
         kinds: tuple[bool, ...],
         target: KernelTarget,
         parts: Mapping[Tensor, tuple[StoredTensor, int]] = NO_PARTS,
+        order: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.group = group
         self.parts = parts
         self.target = target
         self.inlined = inlined
-        self.sizes = sizes
-        self.kinds = kinds
-        self.indices = [
-            axis(f"{'i' if outer else 'j'}{n}", size) for n, (size, outer) in enumerate(zip(sizes, kinds, strict=True))
-        ]
-        self.full = linearise(self.indices, contiguous_strides(sizes))
+        runs = [[n] for n in range(len(sizes))] if order is None else order
+        self.sizes = tuple(math.prod(sizes[n] for n in run) for run in runs)
+        self.kinds = tuple(kinds[run[0]] for run in runs)
+        numbered = enumerate(zip(self.sizes, self.kinds, strict=True))
+        self.indices = [axis(f"{'i' if outer else 'j'}{n}", size) for n, (size, outer) in numbered]
+        where = [unravel(index, [sizes[n] for n in run]) for index, run in zip(self.indices, runs, strict=True)]
+        in_domain = {
+            n: place for run, places in zip(runs, where, strict=True) for n, place in zip(run, places, strict=True)
+        }
+        self.full = linearise([in_domain[n] for n in range(len(sizes))], contiguous_strides(sizes))
         self.row = row_of(self.full, sizes, kinds)
         self.members = set(group.members)
         self.level: dict[Tensor, int] = {}
@@ -593,6 +485,26 @@ class _Draft:
                 kinds.append(self.kinds[at])
         return (tuple(sizes), tuple(kinds)) if len(sizes) < len(axes) else None
 
+    def rows_as_in_memory(self) -> list[list[int]] | None:
+        """For a loop over rows on CPUs: the order, as `_Draft` takes it, in which most of what is read lies in memory,
+        with those as one that everything moves over evenly; None for the order they have."""
+        if not self.group.reduces or not self.target.keeps_rows or isinstance(self.group.members[0], Scan):
+            return None
+        number = {a: n for n, a in enumerate(self._axes()) if a is not None}
+        inner = [a for a, n in number.items() if not self.kinds[n]]
+        ordered = list(inner)
+        self._by_steps(ordered)
+        if ordered == inner:
+            return None
+        runs: list[list[Axis]] = []
+        for a in ordered:
+            if runs and self._even(runs[-1][-1], a):
+                runs[-1].append(a)
+            else:
+                runs.append([a])
+        moved = {number[a] for a in inner}
+        return [*([n] for n in range(len(self.sizes)) if n not in moved), *([number[a] for a in run] for run in runs)]
+
     def _even(self, first: Axis, second: Axis) -> bool:
         for address in self.addresses:
             slow, fast = stride_of(address, first), stride_of(address, second)
@@ -718,11 +630,6 @@ def _range(place: Scalar) -> tuple[int | None, int | None]:
     return (int(place.value), int(place.value)) if isinstance(place, Const) else (None, None)
 
 
-def points_of(axes: tuple[Axis, ...]) -> int:
-    """Points of these axes."""
-    return math.prod(axis.size for axis in axes)
-
-
 def decided(condition: Scalar, limits: Callable[[Scalar], tuple[int | None, int | None]] = _range) -> bool | None:
     """Whether the condition of a guard holds at every point, at none (False), or at some (None), with the least and the
     greatest value of a place as `limits` gives them."""
@@ -771,20 +678,3 @@ def replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, 
         if atom is not None:
             replace[atom] = at
     return replace
-
-
-def load(tensor: Tensor, address: Index, dtype: torch.dtype | None = None) -> Load:
-    """The element at the address; with a dtype, its bits as one of these."""
-    key = ("load", tensor, address, dtype)
-    return nodes.interned(Load, key, tensor=tensor, address=address, dtype=dtype or tensor.dtype)
-
-
-def load_at(tensor: Tensor, address: Scalar, even: Index, dtype: torch.dtype | None = None) -> Scalar:
-    """The element where the address evaluates to; with a dtype, its bits as one of these."""
-    key, dtype = ("load at", tensor, address, dtype), dtype or tensor.dtype
-    return nodes.interned(LoadAt, key, name="fetch", arguments=(address,), tensor=tensor, even=even, dtype=dtype)
-
-
-def local(tensor: Tensor) -> Scalar:
-    """The row value of the tensor at the row at hand."""
-    return nodes.interned(Local, (Local, tensor), tensor=tensor, dtype=tensor.dtype)

@@ -11,7 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.loopir.lower_graph import lower
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse
-from dynajit.schedule.loops import Kernel, build_kernel
+from dynajit.schedule.kernel import Kernel
+from dynajit.schedule.loops import build_kernel
 
 
 def schedule(function: Callable[..., Any], *args: torch.Tensor) -> Schedule:

@@ -13,7 +13,7 @@ import torch
 from dynajit.loopir import nodes
 from dynajit.loopir.nodes import Const, Op, Scalar, Scan
 from dynajit.op_facts import LOW_PRECISION
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Store, load, load_at
+from dynajit.schedule.kernel import Kernel, Load, LoadAt, Store, load, load_at
 
 _BITS = torch.int16
 # What a change of sign does to the bits.

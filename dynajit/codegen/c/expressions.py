@@ -22,7 +22,7 @@ from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import hint_of
 from dynajit.op_facts import LOW_PRECISION
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Scratch, Store
+from dynajit.schedule.kernel import Kernel, Load, LoadAt, Local, Scratch, Store
 
 # What an expression may depend on beside axes: a row's values, and things that are right only where they are asked for.
 ROW = "row"

@@ -20,7 +20,7 @@ from dynajit.loopir.build import convert
 from dynajit.loopir.index import Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Scalar, Tensor
 from dynajit.loopir.size import UNBOUNDED, hint_of
-from dynajit.schedule.loops import Kernel, Load, Section, Store
+from dynajit.schedule.kernel import Kernel, Load, Section, Store
 
 # Elements of a block: as many as four of the widest vectors hold. And the shortest loop that is worth it.
 BLOCK = 64

@@ -18,7 +18,7 @@ from dynajit.loopir.index import Axis, stride_of
 from dynajit.loopir.nodes import Op, Reduction, Tensor, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import hint_of
-from dynajit.schedule.loops import Kernel, Load, Section
+from dynajit.schedule.kernel import Kernel, Load, Section
 
 # Loops that do no more than this beside adding up keep sums of so many bytes at most, in the registers of four vectors,
 # and are so many times longer; at least as many sums as one read of so many bytes brings.

@@ -23,7 +23,8 @@ from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Reduction, Scalar, Scan, Scatter, Tensor, position, scalars_in
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import UNBOUNDED, Size, SizeSymbol, hint_of, size_symbols, symbols_in
-from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
+from dynajit.schedule.kernel import Kernel, Load, Section, Store, Update, points_of
+from dynajit.schedule.loops import KEEP_ELEMENTS
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000

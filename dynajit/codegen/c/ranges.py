@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from dynajit.loopir.nodes import Const, Op, Reduction, Scalar, Tensor
-from dynajit.schedule.loops import Kernel, Load, Local, Scratch, Store
+from dynajit.schedule.kernel import Kernel, Load, Local, Scratch, Store
 
 Bounds = tuple[float, float]
 ANYTHING: Bounds = (-math.inf, math.inf)

@@ -17,7 +17,7 @@ from dynajit.codegen.c.mathlib import inlined
 from dynajit.loopir.index import Axis, Index, stride_of
 from dynajit.loopir.nodes import Op, Scalar, Tensor, scalars_in
 from dynajit.loopir.ops import CHECKS, OPS
-from dynajit.schedule.loops import Load
+from dynajit.schedule.kernel import Load
 
 # Elements of a vector, and of a loop from which on what is left over is little.
 VECTOR = 16

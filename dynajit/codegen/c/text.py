@@ -13,7 +13,7 @@ from dynajit.codegen.dtypes import DTYPES
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Position, Scalar
 from dynajit.loopir.size import UNBOUNDED, SizeSymbol, is_symbolic, size_symbols
-from dynajit.schedule.loops import Load
+from dynajit.schedule.kernel import Load
 
 MEMORY_TYPES = {dtype: names.c for dtype, names in DTYPES.items()}
 # What a value of that dtype is in an expression.

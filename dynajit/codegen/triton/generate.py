@@ -21,7 +21,7 @@ from dynajit.loopir.nodes import Reduction, Scalar, StoredTensor, Tensor, scalar
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Section, load, local, points_of
+from dynajit.schedule.kernel import Kernel, Load, LoadAt, Section, load, local, points_of
 
 
 @dataclasses.dataclass(slots=True)

@@ -27,7 +27,7 @@ from dynajit.loopir.ops import CHECKS, MOMENTS, REDUCTIONS
 from dynajit.loopir.philox import places
 from dynajit.loopir.size import UNBOUNDED, Size, Undecided, divides, is_symbolic
 from dynajit.op_facts import LOW_PRECISION
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
+from dynajit.schedule.kernel import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
 
 _INT32 = 1 << 31
 

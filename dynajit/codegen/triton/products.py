@@ -30,7 +30,7 @@ from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Extern, Tensor, View, axes_for, axis_of
 from dynajit.schedule.fuse import Group
-from dynajit.schedule.loops import Kernel, Load, Section, Store, load
+from dynajit.schedule.kernel import Kernel, Load, Section, Store, load
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from dynajit.codegen.triton.printer import Printer
 from dynajit.codegen.triton.tiling import Tile
 from dynajit.loopir.index import Axis, contiguous_strides
 from dynajit.loopir.nodes import Tensor
-from dynajit.schedule.loops import Kernel
+from dynajit.schedule.kernel import Kernel
 
 if TYPE_CHECKING:
     from dynajit.codegen.triton.products import Operand

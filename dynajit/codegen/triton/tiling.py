@@ -18,7 +18,7 @@ from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Scan, scalars_in
 from dynajit.loopir.ops import MOMENTS
 from dynajit.loopir.size import Size, hint_of
-from dynajit.schedule.loops import Kernel, Load, points_of
+from dynajit.schedule.kernel import Kernel, Load, points_of
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
 MULTIPROCESSORS = 132
