@@ -2,7 +2,8 @@
 
 In: a processor, or an NVIDIA GPU and Triton. Out: how many shapes are slower than eager's or torch.compile's kernel,
 and a table of the slowest beside these, with the memory's speed; `--save` writes it to benchmarks/results/.
-Rows and columns of two elements up to 131,072, of few elements in all and of many. Microseconds of a processor are of
+Rows and columns of two elements up to 131,072, of few elements in all and of many; and images in every order of memory,
+of which some dimensions are reduced, or all. Microseconds of a processor are of
 one thread's time, in turns; of a GPU its own, of a recorded graph of calls back to back: the host's time is in none.
 
     python benchmarks/reductions.py --minutes 5             # a sample of the shapes: eager and dynajit
@@ -31,12 +32,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import dynajit
 
+# one dimension, or several
+Dims = int | tuple[int, ...]
 # name -> the function of a tensor and the dimension, and how often as many bytes as the tensor's move at least
-OPERATIONS: dict[str, tuple[Callable[[Tensor, int], Tensor], int]] = {
+OPERATIONS: dict[str, tuple[Callable[[Tensor, Any], Tensor], int]] = {
     "sum": (lambda x, dim: x.sum(dim), 1),
     "mean": (lambda x, dim: x.mean(dim), 1),
     "prod": (lambda x, dim: x.prod(dim), 1),
-    "norm": (lambda x, dim: x.norm(dim=dim), 1),
+    "norm": (lambda x, dim: torch.linalg.vector_norm(x, dim=dim), 1),
     "amax": (lambda x, dim: x.amax(dim), 1),
     "argmax": (lambda x, dim: x.argmax(dim), 1),
     "any": (lambda x, dim: (x > 2).any(dim), 1),
@@ -45,20 +48,27 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor, int], Tensor], int]] = {
     "softmax": (lambda x, dim: x.softmax(dim), 2),
     "cumsum": (lambda x, dim: x.cumsum(dim), 2),
 }
+ONE_DIMENSION = ("prod", "argmax", "softmax", "cumsum")
 LENGTHS = (2, 3, 8, 21, 49, 128, 512, 2048, 16384, 131072)
 ELEMENTS = {"cpu": (1 << 12, 1 << 16, 1 << 20), "cuda": (1 << 18, 1 << 24)}
 # Columns that lie side by side, in matrices of many.
 WIDTH = 64
+IMAGES = {"cpu": (8, 32, 24, 24), "cuda": (64, 64, 56, 56)}
 ROUNDS, SLOWER, CALLS = 9, 1.1, 10
 
 
-def shapes(device: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Shapes, and the dimension that is reduced: the last, the first, and one before columns."""
+def shapes(device: str) -> Iterator[tuple[tuple[int, ...], Dims, tuple[int, ...]]]:
+    """Shapes, what is reduced of them, and the dimensions in the order in which they lie in memory. Of matrices the
+    last, the first, and one before columns."""
     for length, elements in itertools.product(LENGTHS, ELEMENTS[device]):
         if length <= elements:
-            yield (elements // length, length), 1
-            yield (length, elements // length), 0
-            yield (max(elements // (length * WIDTH), 1), length, WIDTH), 1
+            yield (elements // length, length), 1, (0, 1)
+            yield (length, elements // length), 0, (0, 1)
+            yield (max(elements // (length * WIDTH), 1), length, WIDTH), 1, (0, 1, 2)
+    for order in itertools.permutations(range(4)):
+        for count in range(1, 5):
+            for dims in itertools.combinations(range(4), count):
+                yield IMAGES[device], dims[0] if count == 1 else dims, order
 
 
 def recorded(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], float]:
@@ -85,15 +95,29 @@ def in_turns(calls: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
     return {side: [each[side] for each in rounds] for side in calls}
 
 
-def measure(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype, device: str, peer: bool) -> dict[str, Any]:
+def measure(
+    name: str,
+    shape: tuple[int, ...],
+    dims: Dims,
+    order: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    peer: bool,
+) -> dict[str, Any]:
     """A row: microseconds of each side, and gigabytes a second of dynajit's."""
     function, moved = OPERATIONS[name]
     dynajit.reset()
     torch.manual_seed(0)
-    x = torch.randn(shape, device=device).to(dtype)
+    x = (
+        torch.randn(shape, device=device)
+        .permute(order)
+        .contiguous()
+        .permute(*map(order.index, range(len(order))))
+        .to(dtype)
+    )
 
     def reduce(x: Tensor) -> Tensor:
-        return function(x, dim)
+        return function(x, dims)
 
     sides: dict[str, Any] = {"eager": reduce, "dynajit": dynajit.compile(reduce, dynamic=False)}
     if peer:
@@ -111,7 +135,8 @@ def measure(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype, dev
         bound = {side: functools.partial(fn, x) for side, fn in sides.items()}
         times = sbs.interleave(bound, seconds=0, min_rounds=ROUNDS, clock=sbs.clock_for(1))
     row = {side: statistics.median(found) * 1e6 for side, found in times.items()}
-    label = f"{name} of {' x '.join(map(str, shape))}, dimension {dim}, {str(dtype).removeprefix('torch.')}"
+    label = f"{name} of {' x '.join(map(str, shape))}, dimension {dims}, {str(dtype).removeprefix('torch.')}"
+    label += "" if list(order) == sorted(order) else f", in memory {order}"
     return {"case": label, "GB/s": moved * x.nbytes / row["dynajit"] / 1e3, **row}
 
 
@@ -136,16 +161,17 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--peer", action="store_true", help="torch.compile, too")
     parser.add_argument("--only", default="", help="of operations whose name contains this")
+    parser.add_argument("--images", action="store_true", help="in all orders of memory, no matrices")
     parser.add_argument("--minutes", type=float, default=60, help="no shape is begun after this time")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases = [
-        (name, shape, dim, dtype)
-        for (shape, dim), name, dtype in itertools.product(
-            shapes(given.device), OPERATIONS, (torch.bfloat16, torch.float32)
-        )
+        (name, *shape, dtype)
+        for shape, name, dtype in itertools.product(shapes(given.device), OPERATIONS, (torch.bfloat16, torch.float32))
         if given.only in name
+        and (isinstance(shape[1], int) or name not in ONE_DIMENSION)
+        and (len(shape[0]) == 4 or not given.images)
     ]
     random.Random(0).shuffle(cases)  # a run that ends early is a sample
     end = time.monotonic() + 60 * given.minutes

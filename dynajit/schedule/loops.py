@@ -1,7 +1,7 @@
 """From a group of tensors to a kernel: loops, and what is computed in which of them.
 
 In:  a `fuse.Group` and the set of inlined tensors. Out: its `Kernel`.
-A new loop order or tiling: `_columns`, `_loop_order` and `rows_as_in_memory`.
+A new loop order or tiling: `_columns`, `_loop_order` and `as_in_memory`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU)
         if better is None:
             break
         sizes, kinds = better
-    order = draft.rows_as_in_memory()
+    order = draft.as_in_memory()
     if order is not None:
         draft = _Draft(group, inlined, sizes, kinds, target, order=order)
         kernel = draft.kernel()
@@ -485,25 +485,26 @@ class _Draft:
                 kinds.append(self.kinds[at])
         return (tuple(sizes), tuple(kinds)) if len(sizes) < len(axes) else None
 
-    def rows_as_in_memory(self) -> list[list[int]] | None:
-        """For a loop over rows on CPUs: the order, as `_Draft` takes it, in which most of what is read lies in memory,
-        with those as one that everything moves over evenly; None for the order they have."""
+    def as_in_memory(self) -> list[list[int]] | None:
+        """For reductions on CPUs: the order, as `_Draft` takes it, with axes of rows in the order in which most of what
+        is read lies in memory, and as one those that everything moves over evenly; None for the order they have."""
         if not self.group.reduces or not self.target.keeps_rows or isinstance(self.group.members[0], Scan):
             return None
         number = {a: n for n, a in enumerate(self._axes()) if a is not None}
+        outer = [a for a, n in number.items() if self.kinds[n]]
         inner = [a for a, n in number.items() if not self.kinds[n]]
         ordered = list(inner)
         self._by_steps(ordered)
-        if ordered == inner:
-            return None
         runs: list[list[Axis]] = []
-        for a in ordered:
-            if runs and self._even(runs[-1][-1], a):
+        for a in (*outer, *ordered):
+            if runs and self.kinds[number[runs[-1][-1]]] == self.kinds[number[a]] and self._even(runs[-1][-1], a):
                 runs[-1].append(a)
             else:
                 runs.append([a])
-        moved = {number[a] for a in inner}
-        return [*([n] for n in range(len(self.sizes)) if n not in moved), *([number[a] for a in run] for run in runs)]
+        if ordered == inner and len(runs) == len(number):
+            return None
+        alone = [[n] for n in range(len(self.sizes)) if n not in number.values()]
+        return [*alone, *([number[a] for a in run] for run in runs)]
 
     def _even(self, first: Axis, second: Axis) -> bool:
         for address in self.addresses:
