@@ -228,6 +228,7 @@ def compare(test: Any, watched: Watched, backend: str, seconds: float) -> dict[s
 
     eager, eager_seconds = run_one(test, None, seconds)
     entry: dict[str, Any] = {"test": test.id(), "eager": eager.word, "eager_seconds": round(eager_seconds, 3)}
+    entry["why"] = eager.text[-500:]
     if eager.word in ("ok", "expected failure"):
         dynajit.reset()
         watched.faults, watched.captures = [], 0

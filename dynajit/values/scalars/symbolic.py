@@ -308,10 +308,10 @@ def _round(number: Any, digits: Any = None) -> Any:
 def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
     """A power whose exponent varies has a base above 0: of others torch says that they are as negative as the base is,
     whatever the exponent, and its search for their bounds has no end."""
-    ints = isinstance(exponent, torch.SymInt) and isinstance(base, (int, torch.SymInt))
-    if modulus or not ints or exponent < 0:
+    of_floats = not _FLOATS.isdisjoint(map(type, (base, exponent)))
+    if modulus or of_floats or not symbols.is_symbolic(exponent) or exponent < 0:
         return pow(base, exponent, *modulus)
-    if isinstance(base, torch.SymInt):
+    if symbols.is_symbolic(base):
         if not base.node.shape_env.bound_sympy(base.node.expr).lower >= 1:
             raise NotImplementedError
     elif base == 0:
