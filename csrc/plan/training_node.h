@@ -695,6 +695,9 @@ private:
         if (gradient.layout() != at::kStrided) {
             gradient = gradient.to_dense();
         }
+        if (gradient._is_zerotensor()) { /* it has no memory */
+            gradient = at::zeros(gradient.sizes(), gradient.options());
+        }
         gradient = gradient.resolve_conj().resolve_neg();
         const Layout &layout = (*call_->layouts)[number];
         if (layout.contiguous) {

@@ -8,7 +8,7 @@ is held. So the exception is raised at its first instruction, and what leaves th
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -70,9 +70,9 @@ def raising_variant(session: Session, function: types.FunctionType, error: BaseE
     return _C.Variant(guards.build(len(names), globals_), raising, False, globals_, data, session)
 
 
-def _raise_in(function: Callable[..., Any], error: BaseException, *values: Any) -> Any:
+def _raise_in(function: Any, error: BaseException, *values: Any) -> Any:
     """Run what the function stands for, with the exception raised where it begins."""
-    if type(function) is not types.FunctionType or not begins_in_block(function):
+    if not hasattr(function, "__code__") or not begins_in_block(function):
         raise error
     part = part_of(function)
     code, given = (_segment_raising if part is None else _part_raising)(function, error, values)
