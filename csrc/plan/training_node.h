@@ -687,16 +687,13 @@ private:
     /* A gradient with the strides that the backward graph was compiled for. */
     at::Tensor laid_out(const at::Tensor &given, uint32_t number)
     {
-        at::Tensor gradient = given.defined() ? given : zeros_for(number);
+        at::Tensor gradient = given.defined() && !given._is_zerotensor() ? given : zeros_for(number);
         if (!is_plain(gradient)) {
             throw std::runtime_error("a compiled backward graph takes plain tensors: no gradients inside of vmap, and "
                                      "none of a tensor subclass");
         }
         if (gradient.layout() != at::kStrided) {
             gradient = gradient.to_dense();
-        }
-        if (gradient._is_zerotensor()) { /* it has no memory */
-            gradient = at::zeros(gradient.sizes(), gradient.options());
         }
         gradient = gradient.resolve_conj().resolve_neg();
         const Layout &layout = (*call_->layouts)[number];
