@@ -1,10 +1,14 @@
-"""Runs files of a checkout of torch's own tests, each test in eager and then compiled, and prints what differs.
+"""Runs files of torch's own tests, or of a package's, each test in eager and then compiled, and prints what differs.
 
-In: `python tools/torch_suite.py FOLDER FILE... `: the checkout's `test` folder and files in it. Out: a line for each
-test that passes in eager and doesn't compiled (or whose process ends, or in which dynajit fails), and a table with a
-row for each file. `--each N` takes at most N of the tests that one function was instantiated for, `--log FILE` keeps a
-line of JSON for each test. Tests that fail in eager (other torch, missing packages) don't count. Every function of a
-file is compiled whoever calls it, since test methods mostly run inside of torch's test tools, which are not traced.
+In: `python tools/torch_suite.py FOLDER FILE... `: the `test` folder of a checkout of torch and files in it. Out: a line
+for each test that passes in eager and doesn't compiled (or whose process ends, or in which dynajit fails), and a table
+with a row for each file. `--each N` takes at most N of the tests that one function was instantiated for, `--sample N`
+N of the rest at random, `--log FILE` keeps a line of JSON for each test. Tests that fail in eager (other torch, missing
+packages) don't count. Every function of a file is compiled whoever calls it, since test methods mostly run inside of
+torch's test tools, which are not traced.
+
+With `--pytest` pytest finds the tests, in files or folders; all are one row. With `--package FOLDER` the functions of
+that folder are compiled whoever calls them, and those of the tests are not.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from __future__ import annotations
 import argparse
 import collections
 import faulthandler
+import functools
 import importlib.util
 import json
 import os
+import random
 import select
 import signal
 import sys
@@ -23,7 +29,7 @@ import traceback
 import types
 import unittest
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +69,9 @@ class Outcome(unittest.TestResult):
         self.word = "unexpected success"
 
     def note(self, word: str, err: Any) -> None:
+        """The test went wrong."""
+        if err[0] is not None and issubclass(err[0], TooLong):
+            self.word = "too long"
         if self.word == "ok":
             self.word, self.text = word, "".join(traceback.format_exception(*err))[-5000:]
 
@@ -77,6 +86,7 @@ class Watched:
 
     def install(self) -> None:
         """From now on."""
+        from dynajit.backends import codegen
         from dynajit.capture.capture import FrameCapture
         from dynajit.report import records
 
@@ -88,6 +98,13 @@ class Watched:
             internal(capture, error)
 
         FrameCapture._internal_error = noted  # type: ignore[method-assign]
+        tell = codegen._tell
+
+        def told(text: str) -> None:
+            self.faults.append(text)
+            tell(text)
+
+        codegen._tell = told
 
     def add(self, record: Any) -> None:
         self.captures += 1
@@ -95,18 +112,30 @@ class Watched:
             self.breaks[f"{broken.kind}: {broken.reason}"[:160]] += 1
 
 
-def compile_files(folder: Path) -> None:
-    """Make every function of the folder's files one that is compiled whoever calls it."""
+def compile_files(folder: Path, package: Path | None = None) -> None:
+    """Make every function of the folder's files one that is compiled whoever calls it; or of the package's instead."""
     from dynajit.capture import rules
     from dynajit.capture.session import Session
 
-    named, inside = Session.is_root, str(folder) + os.sep
+    named, skipped, tests = Session.is_root, rules.skip_frame, str(folder) + os.sep
+    inside = tests if package is None else str(package) + os.sep
 
     def is_root(session: Session, code: types.CodeType) -> bool:
+        if package is not None and is_tests(code):
+            return False
         tested = code.co_filename.startswith(inside) and rules.skip_frame(code, {}) is None
         return tested or named(session, code)
 
+    def is_tests(code: types.CodeType) -> bool:
+        name = code.co_filename
+        return name.startswith(tests) and not (inside.startswith(tests) and name.startswith(inside))
+
+    def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
+        return "it is a test" if is_tests(code) else skipped(code, globals_)
+
     Session.is_root = is_root  # type: ignore[method-assign]
+    if package is not None:
+        rules.skip_frame = skip_frame
 
 
 def load(path: Path) -> list[unittest.TestCase]:
@@ -130,31 +159,48 @@ def _flat(suite: Any) -> Iterator[unittest.TestCase]:
         yield suite
 
 
-def chosen(tests: Sequence[unittest.TestCase], each: int) -> list[unittest.TestCase]:
+def _function(test: Any) -> Any:
+    if not isinstance(test, unittest.TestCase):
+        return test.function
+    method = getattr(type(test), test._testMethodName)
+    return getattr(method, "__func__", method)
+
+
+def _class(test: Any) -> str:
+    return type(test).__name__ if isinstance(test, unittest.TestCase) else test.id().rpartition("::")[0]
+
+
+def chosen(tests: Sequence[Any], each: int) -> list[Any]:
     """At most `each` of those that one function of the file was instantiated for, evenly spread; 0: all."""
-    groups: dict[Any, list[unittest.TestCase]] = {}
+    groups: dict[Any, list[Any]] = {}
     for test in tests:
-        function = getattr(getattr(type(test), test._testMethodName, None), "__func__", None)
-        function = function or getattr(type(test), test._testMethodName)
+        function = _function(test)
         while hasattr(function, "__wrapped__"):
             function = function.__wrapped__
-        groups.setdefault((type(test).__name__, getattr(function, "__code__", function)), []).append(test)
-    picked: list[unittest.TestCase] = []
+        groups.setdefault((_class(test), getattr(function, "__code__", function)), []).append(test)
+    picked: list[Any] = []
     for group in groups.values():
         places = {round(i * (len(group) - 1) / max(each - 1, 1)) for i in range(each)} if each else range(len(group))
         picked += [group[place] for place in sorted(places)]
     return picked
 
 
-def run_one(test: unittest.TestCase, backend: str | None, seconds: float) -> tuple[Outcome, float]:
-    """One test, by `backend` or in eager, within a time."""
+def prepared(test: Any, compile: Callable[..., Any] | None) -> Callable[[Outcome], Any]:
+    """What runs a test once, its function as `compile` returns it."""
+    if not isinstance(test, unittest.TestCase):
+        return test.prepare(compile)
     fresh = type(test)(test._testMethodName)
-    if backend is not None:
-        import dynajit
-
+    if compile is not None:
         method = getattr(fresh, test._testMethodName)
-        compiled = dynajit.compile(method.__func__, backend=backend)
-        setattr(fresh, test._testMethodName, types.MethodType(compiled, fresh))
+        setattr(fresh, test._testMethodName, types.MethodType(compile(method.__func__), fresh))
+    return fresh.run
+
+
+def run_one(test: Any, backend: str | None, seconds: float) -> tuple[Outcome, float]:
+    """One test, by `backend` or in eager, within a time."""
+    import dynajit
+
+    run = prepared(test, None if backend is None else functools.partial(dynajit.compile, backend=backend))
     outcome = Outcome()
 
     def over(*_: Any) -> None:
@@ -166,7 +212,7 @@ def run_one(test: unittest.TestCase, backend: str | None, seconds: float) -> tup
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
-            fresh.run(outcome)
+            run(outcome)
     except TooLong:
         outcome.word = "too long"
     except BaseException:
@@ -176,12 +222,13 @@ def run_one(test: unittest.TestCase, backend: str | None, seconds: float) -> tup
     return outcome, time.perf_counter() - began
 
 
-def compare(test: unittest.TestCase, watched: Watched, backend: str, seconds: float) -> dict[str, Any]:
+def compare(test: Any, watched: Watched, backend: str, seconds: float) -> dict[str, Any]:
     """One test both ways, as a line of the log."""
     import dynajit
 
     eager, eager_seconds = run_one(test, None, seconds)
     entry: dict[str, Any] = {"test": test.id(), "eager": eager.word, "eager_seconds": round(eager_seconds, 3)}
+    entry["why"] = eager.text[-500:]
     if eager.word in ("ok", "expected failure"):
         dynajit.reset()
         watched.faults, watched.captures = [], 0
@@ -194,7 +241,7 @@ def compare(test: unittest.TestCase, watched: Watched, backend: str, seconds: fl
     return entry
 
 
-def in_child(tests: Sequence[unittest.TestCase], watched: Watched, options: Any) -> Iterator[dict[str, Any]]:
+def in_child(tests: Sequence[Any], watched: Watched, options: Any) -> Iterator[dict[str, Any]]:
     """Run the tests in one process after the other; a process that ends is an entry of its test."""
     place = 0
     while place < len(tests):
@@ -214,7 +261,7 @@ def in_child(tests: Sequence[unittest.TestCase], watched: Watched, options: Any)
         place += yield from _entries(tests[place : place + TESTS_IN_ONE_PROCESS], child, reading, options)
 
 
-def _entries(tests: Sequence[unittest.TestCase], child: int, reading: int, options: Any) -> Iterator[dict[str, Any]]:
+def _entries(tests: Sequence[Any], child: int, reading: int, options: Any) -> Iterator[dict[str, Any]]:
     done, text = 0, b""
     while True:
         ready = select.select([reading], [], [], 3 * options.seconds + 30)[0]
@@ -250,54 +297,86 @@ def finding(entry: dict[str, Any]) -> str:
     return ""
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--only", nargs="*", default=[], help="tests whose name holds one of these")
     parser.add_argument("--each", type=int, default=0, help="so many of what one function was instantiated for; 0: all")
+    parser.add_argument("--sample", type=int, default=0, help="so many at random; 0: all")
     parser.add_argument("--part", default="0/1", help="I/N: the Ith part of N")
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--seconds", type=float, default=60, help="limit of one test")
     parser.add_argument("--log", help="a line of JSON for each test is appended to this file")
     parser.add_argument("--output", default=os.devnull, help="what the tests print is appended to this file")
     parser.add_argument("--verbose", action="store_true", help="with tracebacks")
+    parser.add_argument("--pytest", action="store_true", help="pytest finds the tests")
+    parser.add_argument("--package", type=Path, help="compile this folder's functions, not the tests'")
     options = parser.parse_args()
+    options.folder = options.folder.resolve()
+    if options.package is not None:
+        options.package = options.package.resolve()
+    return options
+
+
+def _sampled(tests: Sequence[Any], options: argparse.Namespace) -> list[Any]:
+    named = [t for t in tests if not options.only or any(o in t.id() for o in options.only)]
+    picked = chosen(named, options.each)
+    if options.sample and len(picked) > options.sample:
+        places = sorted(random.Random(0).sample(range(len(picked)), options.sample))
+        picked = [picked[place] for place in places]
+    part, parts = (int(number) for number in options.part.split("/"))
+    return picked[part::parts]
+
+
+def run_all(name: str, tests: Sequence[Any], watched: Watched, options: argparse.Namespace) -> tuple[str, int]:
+    """Run these tests both ways, tell what differs: a row of the table, and how many do."""
+    tests = _sampled(tests, options)
+    counts: collections.Counter[str] = collections.Counter()
+    for entry in in_child(tests, watched, options):
+        found = finding(entry)
+        passes = entry["eager"] in ("ok", "expected failure")
+        counts.update(
+            {
+                "eager": int(passes),
+                "compiled": int(passes and not found),
+                "breaks": sum(entry.get("breaks", {}).values()),
+                "found": bool(found),
+            }
+        )
+        if found:
+            print(f"{name} {entry['test']}: {found}", flush=True)
+            if options.verbose:
+                print(entry["text"], *entry["faults"], sep="\n", flush=True)
+        if options.log:
+            with open(options.log, "a") as log:
+                log.write(json.dumps({"file": name, "finding": found, **entry}) + "\n")
+    row = f"| {name} | {len(tests)} | {counts['eager']} | {counts['compiled']} | {counts['breaks']} |"
+    print(row, flush=True)
+    return row, counts["found"]
+
+
+def main() -> int:
+    options = _options()
     faulthandler.enable()
     os.chdir(options.folder)
-    folder = options.folder.resolve()
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0, str(options.folder))
     watched = Watched()
     watched.install()
-    compile_files(folder)
-    rows, bad = [], 0
-    for name in options.files:
-        part, parts = (int(number) for number in options.part.split("/"))
-        tests = chosen([t for t in load(folder / name) if not options.only or any(o in t.id() for o in options.only)],
-                       options.each)[part::parts]  # fmt: skip
-        counts: collections.Counter[str] = collections.Counter()
-        for entry in in_child(tests, watched, options):
-            found = finding(entry)
-            passes = entry["eager"] in ("ok", "expected failure")
-            counts.update(
-                {
-                    "eager": int(passes),
-                    "compiled": int(passes and not found),
-                    "breaks": sum(entry.get("breaks", {}).values()),
-                }
-            )
-            if found:
-                bad += 1
-                print(f"{name} {entry['test']}: {found}", flush=True)
-                if options.verbose:
-                    print(entry["text"], *entry["faults"], sep="\n", flush=True)
-            if options.log:
-                with open(options.log, "a") as log:
-                    log.write(json.dumps({"file": name, "finding": found, **entry}) + "\n")
-        rows.append(f"| {name} | {len(tests)} | {counts['eager']} | {counts['compiled']} | {counts['breaks']} |")
-        print(rows[-1], flush=True)
-    print("| file | tests | pass in eager | the same compiled | breaks |", "|---|---|---|---|---|", *rows, sep="\n")
-    return int(bad > 0)
+    compile_files(options.folder, options.package)
+    rows: list[tuple[str, int]] = []
+    if options.pytest:
+        from pytest_suite import with_tests
+
+        def run(tests: Sequence[Any]) -> None:
+            rows.append(run_all(" ".join(options.files), tests, watched, options))
+
+        with_tests([options.folder / name for name in options.files], run)
+    else:
+        rows += [run_all(name, load(options.folder / name), watched, options) for name in options.files]
+    print("| file | tests | pass in eager | the same compiled | breaks |", "|---|---|---|---|---|", sep="\n")
+    print(*(row for row, _ in rows), sep="\n")
+    return int(any(found for _, found in rows))
 
 
 if __name__ == "__main__":

@@ -687,7 +687,7 @@ private:
     /* A gradient with the strides that the backward graph was compiled for. */
     at::Tensor laid_out(const at::Tensor &given, uint32_t number)
     {
-        at::Tensor gradient = given.defined() ? given : zeros_for(number);
+        at::Tensor gradient = given.defined() && !given._is_zerotensor() ? given : zeros_for(number);
         if (!is_plain(gradient)) {
             throw std::runtime_error("a compiled backward graph takes plain tensors: no gradients inside of vmap, and "
                                      "none of a tensor subclass");

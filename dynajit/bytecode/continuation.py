@@ -387,7 +387,7 @@ class Tail:
 
     def _load_first_parameter(self) -> None:
         first = self.code.params[0]
-        if first in self.cells:
+        if first in self.cells or first in self.code.cellvars:  # given as a cell, or put into one at the beginning
             self.emitter.load_deref(first)
         else:
             self.emitter.load_fast(first)

@@ -40,6 +40,7 @@ from dynajit.capture.misses import (
     recompile_reason,
 )
 from dynajit.capture.past_limit import look_again, run_as_written
+from dynajit.capture.raised import begins_in_block, raising_variant
 from dynajit.capture.refusal import always_raises, raises, refusal_of, refusing
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -112,8 +113,14 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
         try:
             return _capture(session, code, function, values, reasons)
         except Unsupported as error:
+            if begins_in_block(function):
+                return raising_variant(session, function, error)
             # it is about the program's lines, which it names; how the interpreter came there says nothing
             raise error.with_traceback(None) from None
+        except BaseException as error:
+            if begins_in_block(function):
+                return raising_variant(session, function, error)
+            raise
 
     session.capture = capture
     return capture

@@ -409,6 +409,7 @@ class Session:
                     if as_it_is:
                         return types.FunctionType(code, globals_, whole.name)
                     function = self._part(whole, globals_, code)
+                    function.__dict__["_segment"] = cut, index, depth, throw
                     if varying:
                         item = LocalSource(depth - 1, function.__code__.co_varnames[depth - 1])
                         self.expect(function, [item if varying == "item" else ItemSource(item, 0)])

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bytecode_harness import broken_at, plain, rebuilt, stack_kinds, storable
+from bytecode_harness import broken_at, layout, plain, rebuilt, stack_kinds, storable
 from bytecode_samples import SAMPLES, Derived, make_adder
 
-from dynajit.bytecode import build_continuation, cells_live, decode, live_before, pretty, regions
+from dynajit.bytecode import build_continuation, build_copy, cells_live, decode, live_before, pretty, regions
 
 CASES = [pytest.param(function, arguments, id=plain(function).__qualname__) for function, arguments in SAMPLES]
 
@@ -33,6 +33,16 @@ def outcome(function: Callable[..., Any], *args: Any) -> tuple[str, Any]:
 def test_from_the_entry(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> None:
     for args in arguments:
         assert outcome(rebuilt(function), *args) == outcome(function, *args)
+
+
+@pytest.mark.parametrize(("function", "arguments"), CASES)
+def test_copies(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> None:
+    original = plain(function)
+    code = build_copy(decode(original.__code__))
+    copy = types.FunctionType(code, original.__globals__)
+    for args in arguments:
+        given, cells = layout(function, *args)
+        assert outcome(copy, *given, *cells) == outcome(function, *args)
 
 
 @pytest.mark.parametrize(("function", "arguments"), CASES)

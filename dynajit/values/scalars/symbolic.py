@@ -305,6 +305,23 @@ def _round(number: Any, digits: Any = None) -> Any:
     return number if isinstance(number, torch.SymInt) else round(number)
 
 
+def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
+    """A power whose exponent varies has a base above 0: of others torch says that they are as negative as the base is,
+    whatever the exponent, and its search for their bounds has no end."""
+    of_floats = not _FLOATS.isdisjoint(map(type, (base, exponent)))
+    if modulus or of_floats or not symbols.is_symbolic(exponent) or exponent < 0:
+        return pow(base, exponent, *modulus)
+    if symbols.is_symbolic(base):
+        if not base.node.shape_env.bound_sympy(base.node.expr).lower >= 1:
+            raise NotImplementedError
+    elif base == 0:
+        raise NotImplementedError
+    elif base < 0:
+        sign = 1 - 2 * (exponent % 2)
+        return sign if base == -1 else _power(-base, exponent) * sign
+    return base**exponent
+
+
 def _root(number: Any) -> Any:
     return torch._sym_sqrt(number)  # type: ignore[attr-defined]
 
@@ -324,11 +341,12 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
     **{
         getattr(operator, name): getattr(operator, name)
         for name in (
-            *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "and_", "or_", "xor"),
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "abs", "and_", "or_", "xor"),
             *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"),
         )
     },
-    **{fn: fn for fn in (abs, pow, math.floor, math.ceil)},
+    **{fn: fn for fn in (abs, math.floor, math.ceil)},
+    **dict.fromkeys((operator.pow, pow), _power),
     math.trunc: _trunc,
     operator.index: _index,
     torch.sym_int: _int,
@@ -352,6 +370,8 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 
 
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+# which operand they refuse where it is negative, also those of which torch has the result without looking: `0 << n`
+_NOT_NEGATIVE = {math.sqrt: 0, operator.lshift: 1, operator.rshift: 1}
 _FLOATS = frozenset({float, torch.SymFloat})
 # what raises for some numbers: where they are large, infinite, negative, or a zero
 _RAISING = frozenset({math.cosh, math.sinh, math.asin, math.acos})
@@ -396,7 +416,8 @@ def _raises(tx: Tracer, fn: Any, args: Sequence[Value], numbers: list[Any]) -> b
     """Whether the program raises where it computes this of numbers of which some vary."""
     if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
         return True
-    if fn is math.sqrt and args[0].varies and not decide(tx.graph, bool, numbers[0] >= 0):
+    place = _NOT_NEGATIVE.get(fn)
+    if place is not None and args[place].varies and not decide(tx.graph, bool, numbers[place] >= 0):
         return True
     # a number of its own, computed before the graph: where it raises is another variant
     return _may_raise(fn, numbers)
