@@ -212,6 +212,8 @@ class _Halves:
             # the graph's own copies into inputs count as writes; the call is not to count them again
             metadata.mutated_graph_handled_indices_seen_by_autograd = []
         if phase == "backward" and self.reach is not None:
+            if sum(map(is_tangent, graph.graph.find_nodes(op="placeholder"))) != len(self.reach.inputs):
+                raise RuntimeError("AOTAutograd asks for gradients of other results than autograd's graph leads to")
             later = functools.partial(_compile_backward, self.compile_fn, self.context)
             autocast = torch_compat.any_autocast_enabled()
             self.partial = PartialBackwardCache(lambda: graph, self.reach, later, autocast)
