@@ -112,6 +112,14 @@ def is_of_backward(node: Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
+def halves_of(joint: GraphModule, n_results: int) -> tuple[set[Node], set[Node]]:
+    """What a joint graph computes in forward, be it for backward alone, as a Function may; and what for gradients."""
+    outputs = results_of(joint)
+    backward = ancestors(outputs[n_results:])
+    early = {node for node in backward if node.meta.get("partitioner_tag") == "is_forward"}
+    return ancestors(outputs[:n_results]) | early, backward
+
+
 def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]

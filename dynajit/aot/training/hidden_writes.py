@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import ancestors, is_tangent, results_of
+from dynajit.aot.rewrite import halves_of, is_tangent
 from dynajit.aot.training.saved_copies import copy_of, is_small
 from dynajit.graph.meta import memory, note, notes
 
@@ -27,8 +27,7 @@ def part_reads(joint: GraphModule, n_results: int) -> set[str]:
     """Have what backward computes read inputs through nodes of its own. Returns the inputs' names."""
     inputs = [node for node in joint.graph.find_nodes(op="placeholder") if not is_tangent(node)]
     memories = set(map(memory, inputs)) - {None}
-    outputs = results_of(joint)
-    forward, backward = map(ancestors, (outputs[:n_results], outputs[n_results:]))
+    forward, backward = halves_of(joint, n_results)
     own = backward - forward
     for node in forward:
         note(node, of_forward=True)
@@ -40,6 +39,7 @@ def part_reads(joint: GraphModule, n_results: int) -> set[str]:
             for user in source.users:
                 if user in forward and memory(user) not in memories:
                     user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                    user.meta["partitioner_tag"] = "must_be_in_forward"
         with joint.graph.inserting_before(min(readers)):
             read = joint.graph.call_function(aten.alias.default, (source,))
         read.meta = dict(source.meta)

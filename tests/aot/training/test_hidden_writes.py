@@ -243,6 +243,60 @@ def test_what_has_no_gradients_written_between_forward_and_backward(fn: Callable
         torch.testing.assert_close(gradient(dynajit.compile(fn), change), gradient(fn, change))
 
 
+class _Prepared(torch.autograd.Function):
+    """Computes in forward what only backward needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.factor = x.sigmoid() * 2
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.factor
+
+
+class _PreparedAndKept(torch.autograd.Function):
+    """Keeps its argument, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = x.sigmoid() * 2
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.factor * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("size", [4, 1 << 17])
+@pytest.mark.parametrize("function", [_Prepared, _PreparedAndKept])
+def test_what_a_function_computes_in_forward_for_backward(function: Any, size: int) -> None:
+    """It was computed in backward, of what the argument held by then; a write that counts made that fail."""
+
+    def outcome(call: Callable[..., Any], change: Callable[[torch.Tensor], Any]) -> Any:
+        x = torch.linspace(-1, 1, size).requires_grad_()
+        total = call(x).sum()
+        change(x)
+        try:
+            total.backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+        return x.grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return function.apply(x).sin()  # type: ignore[no-any-return]
+
+    compiled = dynajit.compile(fn)
+    for change in (lambda tensor: tensor.data.mul_(2), _given_other_data, _written):
+        wanted, found = outcome(fn, change), outcome(compiled, change)
+        if isinstance(wanted, str):
+            assert found == wanted
+        else:
+            torch.testing.assert_close(found, wanted)
+
+
 def test_weights_are_read_beside_sizes_that_vary() -> None:
     """Backward takes sizes and tensors, and the copy of a weight stood where a size belongs."""
 
