@@ -212,6 +212,8 @@ class _Halves:
             # the graph's own copies into inputs count as writes; the call is not to count them again
             metadata.mutated_graph_handled_indices_seen_by_autograd = []
         if phase == "backward" and self.reach is not None:
+            if sum(map(is_tangent, graph.graph.find_nodes(op="placeholder"))) != len(self.reach.inputs):
+                raise RuntimeError("AOTAutograd asks for gradients of other results than autograd's graph leads to")
             later = functools.partial(_compile_backward, self.compile_fn, self.context)
             autocast = torch_compat.any_autocast_enabled()
             self.partial = PartialBackwardCache(lambda: graph, self.reach, later, autocast)
@@ -456,17 +458,6 @@ def _refuse_other_strides(metadata: Any, facts: GraphFacts, forward: torch.fx.Gr
             raise RuntimeError("tensors keep their strides when they are written, a functional graph makes others")
 
 
-def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
-    """The places, among the joint graph's inputs, of leaves that require gradients."""
-    own = _own_inputs(context, inputs)
-    leaves = [
-        at
-        for at, value in enumerate(inputs)
-        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
-    ]
-    return [*range(own), *(own + at for at in leaves)]
-
-
 def _own_inputs(context: TracingContext, inputs: Sequence[Any]) -> int:
     """How many parameters, which come first, the module itself holds."""
     return 0 if context.fw_metadata is None else len(context.fw_metadata.input_info) - len(inputs)
@@ -493,8 +484,7 @@ def _partition(
     if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
-    n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
-    passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
+    passes = PassContext("joint", n_results=kwargs["num_fwd_outputs"], has_regions=regions, layouts=layouts)
     given = joint.graph.find_nodes(op="placeholder")[_own_inputs(context, inputs) :]
     known = [(memory(node), kept.get(memory_of(value))) for node, value in zip(given, inputs, strict=False)]
     passes.kept = {own for own, how in known if own is not None and how is not None and how.itself}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,6 +59,7 @@ from dynajit.config import config
 from dynajit.graph.meta import NotRepeated, note_graph, notes
 from dynajit.report import logs
 from dynajit.report.counters import counters
+from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic
 
 # What functionalisation, decompositions and AOTAutograd raise for graphs that they can't express.
@@ -301,8 +303,7 @@ def _through_autograd(
     except (PassFailed, *_CANT_EXPRESS) as error:
         if ours:
             raise
-        if isinstance(error, PassFailed):
-            warnings.warn(f"dynajit failed while compiling a graph, which runs as captured: {error}", stacklevel=2)
+        _report_own_fault(error)
         return _as_captured(gm, (str(error).splitlines() or [""])[0])
 
 
@@ -311,6 +312,20 @@ def _as_captured(gm: torch.fx.GraphModule, reason: object) -> Callable[..., Any]
     counters["as_captured"][str(reason)] += 1
     logs.emit("aot_graphs", f"runs as captured: {reason}")
     return gm.forward
+
+
+def _report_own_fault(error: BaseException) -> None:
+    """Warn of what no graph is the reason of: a pass that failed, or an error of a line of dynajit's, which refuses
+    graphs by RuntimeErrors."""
+    lines = traceback.extract_tb(error.__traceback__)
+    refused = isinstance(error, (RuntimeError, NotSimple)) or not is_own(lines[-1].filename)
+    if isinstance(error, PassFailed) or not refused:
+        counters["internal_errors"][type(error).__name__] += 1
+        text = "".join(traceback.format_exception(error))
+        warnings.warn(
+            f"dynajit failed while compiling a graph, which is compiled in another way. Please report this:\n{text}",
+            stacklevel=2,
+        )
 
 
 def _noting(failures: list[BaseException], compile_fn: CompileFn) -> CompileFn:
@@ -346,6 +361,7 @@ def _try_short_road(
         return trace_functional(gm, inputs, fake_mode, decompositions)
     except (NotSimple, *_CANT_EXPRESS) as reason:
         # The graph ran on fake tensors when it was captured: this is functionalisation's own, or a decomposition's.
+        _report_own_fault(reason)
         logs.emit("aot_graphs", f"through AOTAutograd: {str(reason).splitlines()[0]}")
         return None
 

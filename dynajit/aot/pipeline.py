@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -69,14 +69,14 @@ class PassContext:
     phase, name: where the graph is in the pipeline, and what logs call it. device: the type of its kernels' device.
     eager_rounding: whether float16 and bfloat16 round as eager does.
     layouts: whether tensors of a joint graph may have other strides than eager's where the program can't see them.
-    n_results: so many results of a joint or forward graph are the program's. weights: places, among a joint graph's
-        inputs, of leaves that require gradients. has_regions: whether there are regions of torch.utils.checkpoint in a
-        joint graph, which keep inputs. backward: in the phase "partition", the other half.
+    n_results: so many results of a joint or forward graph are the program's. has_regions: whether there are
+        regions of torch.utils.checkpoint in a joint graph, which keep inputs. backward: in the phase "partition", the
+        other half.
     inside: what the rest has to be traced and compiled under. around: what makes of the compiled graph one that gives
         what the captured one gives, the last one first.
     unwritable: memory of which backward keeps copies. kept, kept_twice: memory of the inputs that eager keeps
         themselves, and those of them of which it keeps views or aliases, too.
-    read_twice: names of weights that both halves read.
+    read_twice: names of inputs that both halves read.
     """
 
     phase: str
@@ -85,7 +85,6 @@ class PassContext:
     eager_rounding: bool = False
     layouts: bool = False
     n_results: int = 0
-    weights: Sequence[int] = ()
     has_regions: bool = False
     backward: GraphModule | None = None
     inside: list[Callable[[], AbstractContextManager[Any]]] = dataclasses.field(default_factory=list)
@@ -183,7 +182,7 @@ def _mark_results(joint: GraphModule, context: PassContext) -> GraphModule:
 
 
 def _part_reads(joint: GraphModule, context: PassContext) -> GraphModule:
-    context.read_twice = part_reads(joint, context.n_results, context.weights)
+    context.read_twice = part_reads(joint, context.n_results)
     return joint
 
 

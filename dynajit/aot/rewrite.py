@@ -18,7 +18,7 @@ from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
-from dynajit.graph.meta import history_of, note, note_graph, value_of
+from dynajit.graph.meta import history_of, memory, note, note_graph, notes, value_of, written_by
 from dynajit.nested import reached
 
 
@@ -112,6 +112,14 @@ def is_of_backward(node: Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
+def halves_of(joint: GraphModule, n_results: int) -> tuple[set[Node], set[Node]]:
+    """What a joint graph computes in forward, be it for backward alone, as a Function may; and what for gradients."""
+    outputs = results_of(joint)
+    backward = ancestors(outputs[n_results:])
+    early = {node for node in backward if node.meta.get("partitioner_tag") == "is_forward"}
+    return ancestors(outputs[:n_results]) | early, backward
+
+
 def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]
@@ -155,10 +163,14 @@ def with_results(gm: GraphModule, nodes: Iterable[Node], of: Callable[[Node], No
 def cut(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
     """A graph of some of the nodes, in order, which takes the values of `inputs` and returns those of `outputs`."""
     copy = Copy(gm)
+    # by Functions, of which a tensor that they mark dirty has its history by now
+    dirty = {own for node in nodes for own in notes(node).writes}.difference(
+        memory(part) for node in nodes for part in written_by(node)
+    )
     for node in inputs:
         copy.of[node] = made = copy.graph.placeholder(node.name)
         made.meta.update(node.meta)
-        if node.op != "placeholder":
+        if node.op != "placeholder" and memory(node) not in dirty:
             note(made, grad_fn=history_of(value_of(node)))
     read = {part for node in nodes for part in node.all_input_nodes if part.op == "get_attr"}
     copy.take_all(node for node in gm.graph.find_nodes(op="get_attr") if node in read)

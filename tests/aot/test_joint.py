@@ -510,3 +510,12 @@ def test_a_gradient_whose_size_depends_on_values(backend):
         gradients = torch.autograd.grad(compiled(x, value).sum(), (x, value))
     assert told == []
     torch.testing.assert_close(gradients, torch.autograd.grad(x.index_fill(-1, places, value).sum(), (x, value)))
+
+
+def test_a_fault_of_our_own_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ran as captured without a word, as what AOTAutograd can't express does."""
+    monkeypatch.setattr("dynajit.aot.autograd.reachability_of", lambda: None)  # which takes arguments
+    x = torch.ones(3, requires_grad=True)
+    with pytest.warns(UserWarning, match="(?s)failed while compiling a graph.*autograd.py.*TypeError"):
+        result = dynajit.compile(lambda x: x.sin() * 2)(x)
+    torch.testing.assert_close(result, x.sin() * 2)

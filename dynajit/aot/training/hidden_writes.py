@@ -1,11 +1,10 @@
-"""Weights that the program may write between forward and backward, through `.data`, where autograd does not hear of it.
+"""Inputs that the program may write between forward and backward, through `.data`, where autograd does not hear of it.
 
 In:  the joint graph of forward and backward, before it is parted (`part_reads`), and what the partitioner made of it
-(`join_reads`). Eager's backward reads the weights that it saved: what they hold then. What it computed in forward and
-saved is as it was. So in the joint graph what backward itself computes reads weights through nodes of its own, lest it
+(`join_reads`). Eager's backward reads the inputs that it saved: what they hold then. What it computed in forward and
+saved is as it was. So in the joint graph what backward itself computes reads inputs through nodes of its own, lest it
 be taken for an equal value of forward's; and what the partitioner has backward compute once more of forward reads
-copies of small weights, and is kept where it reads large ones, as eager keeps it. Only large weights in another dtype
-are computed once more: autocast's casts, which would be kept twice.
+copies of small inputs, and is kept where it reads large ones, as eager keeps it.
 """
 
 from __future__ import annotations
@@ -17,21 +16,18 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import ancestors, results_of
+from dynajit.aot.rewrite import halves_of, is_tangent
 from dynajit.aot.training.saved_copies import copy_of, is_small
 from dynajit.graph.meta import memory, note, notes
 
 aten = torch.ops.aten
-_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 
-def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> set[str]:
-    """Have what backward computes read weights, by the places among the inputs, through nodes of its own. Returns the
-    weights' names."""
-    inputs = joint.graph.find_nodes(op="placeholder")
-    memories = {memory(inputs[at]) for at in weights} - {None}
-    outputs = results_of(joint)
-    forward, backward = map(ancestors, (outputs[:n_results], outputs[n_results:]))
+def part_reads(joint: GraphModule, n_results: int) -> set[str]:
+    """Have what backward computes read inputs through nodes of its own. Returns the inputs' names."""
+    inputs = [node for node in joint.graph.find_nodes(op="placeholder") if not is_tangent(node)]
+    memories = set(map(memory, inputs)) - {None}
+    forward, backward = halves_of(joint, n_results)
     own = backward - forward
     for node in forward:
         note(node, of_forward=True)
@@ -41,19 +37,21 @@ def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> 
             continue
         if not is_small(source):
             for user in source.users:
-                if user in forward and memory(user) not in memories and user.target not in _CASTS:
+                if user in forward and memory(user) not in memories:
                     user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                    user.meta["partitioner_tag"] = "must_be_in_forward"
         with joint.graph.inserting_before(min(readers)):
             read = joint.graph.call_function(aten.alias.default, (source,))
         read.meta = dict(source.meta)
         note(read, read_by_backward=True)
+        read.meta["partitioner_tag"] = "must_be_in_backward"
         for reader in readers:
             reader.replace_input_with(source, read)
-    return {inputs[at].name for at in weights}
+    return {node.name for node in inputs}
 
 
 def join_reads(forward: GraphModule, backward: GraphModule, n_results: int, names: Collection[str]) -> None:
-    """Take these nodes out again. Forward gets copies to keep, of the weights of these names, where backward computes
+    """Take these nodes out again. Forward gets copies to keep, of the inputs of these names, where backward computes
     something of it once more."""
     end = forward.graph.output_node()
     results: Any = end.args[0]
@@ -91,7 +89,7 @@ def _is_recomputed_from(node: Node) -> bool:
 
 
 def _read_copy(backward: GraphModule, node: Node, copy: Node) -> None:
-    """Have what is computed once more read the copy where it reads the weight."""
+    """Have what is computed once more read the copy where it reads the input."""
     with backward.graph.inserting_after(node):
         place = backward.graph.placeholder(copy.name)
     place.meta = dict(copy.meta)

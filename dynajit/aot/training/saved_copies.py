@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.rewrite import ancestors, results_of
+from dynajit.aot.rewrite import halves_of, results_of
 from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
@@ -30,12 +30,11 @@ SMALL = 1 << 16
 def keep_results(joint: GraphModule, n_results: int) -> set[int]:
     """Mark what may not be computed again in backward. Returns the memory, as `memory_of` names it, of the inputs and
     results that eager does not keep. Not for graphs with regions of `torch.utils.checkpoint`, which keep inputs."""
-    outputs = results_of(joint)
-    results, gradients = outputs[:n_results], outputs[n_results:]
-    forward = ancestors(results)
+    results = results_of(joint)[:n_results]
+    forward, backward = halves_of(joint, n_results)
     parameters = joint.graph.find_nodes(op="placeholder")
     seen: dict[int | None, Node] = {memory(node): node for node in (*parameters, *results) if memory(node) is not None}
-    for node in ancestors(gradients) - forward:
+    for node in backward - forward:
         for source in node.all_input_nodes:
             if memory(source) != memory(node):
                 seen.pop(memory(source), None)

@@ -196,9 +196,11 @@ class SavedTensors:
         return list(self.taken[node].users)
 
     def lives(self, node: Node) -> bool:
-        """Is it saved, or in memory, of forward's own making, that lives on anyway?"""
-        own = memory(node) not in self._inputs_memory
-        return node in self.taken or node in self._results or (own and bool(self.holding(node)))
+        """Is it saved, or in memory that lives on anyway? Not of an input, which may be given other data by then."""
+        place = memory(node)
+        if place in self._inputs_memory:
+            return place is None and (node in self.taken or node in self._results)
+        return bool(self.holding(node))
 
     def may_keep(self, node: Node) -> bool:
         """Is it in memory of forward's own making, which the program does not get?"""

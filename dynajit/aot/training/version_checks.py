@@ -101,7 +101,12 @@ def _counted_apart(gm: torch.fx.GraphModule, saved: Sequence[torch.Tensor]) -> s
     own = {memory(node) for node in hidden}
     known = {id(value_of(node)): node in hidden for node in gm.graph.nodes if memory(node) in own}
     plain = {memory_of(one) for one in saved if known.get(id(one)) is False}
-    return {id(one) for one in saved if memory_of(one) in own and known.get(id(one), memory_of(one) not in plain)}
+
+    def is_apart(one: torch.Tensor) -> bool:
+        of_base = known.get(id(one._base)) if one._is_view() else None
+        return known.get(id(one), memory_of(one) not in plain if of_base is None else of_base)
+
+    return {id(one) for one in saved if memory_of(one) in own and is_apart(one)}
 
 
 def _origin(value: torch.Tensor | None) -> tuple[str, int]:

@@ -8,7 +8,7 @@ graph they would go past it. None where nothing that may have gradients is compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,12 @@ def _place(graph: GraphFacts, written: Node) -> int | None:
     own = memory(written)
     last = max(at for at, node in enumerate(graph.calls) if own in notes(node).writes)
     later = set(filter(has_gradients, graph.calls[last + 1 :]))
-    of_it = {*reached([written], lambda node: later.intersection(node.users))}
+
+    def made_of(node: Node) -> Iterator[Node]:
+        yield from later.intersection(node.users)
+        places = {memory(part) for part in graph.writes.get(node, ())} - {own}
+        yield from (each for each in graph.calls if memory(each) in places)
+
+    of_it = {*reached([written], made_of)}
     read = any(node in of_it for node in graph.returned if node is not written)
     return last + 1 if read else None

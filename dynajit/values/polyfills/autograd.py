@@ -91,7 +91,7 @@ class _WithData(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-        return data.view_as(data)
+        return data.detach()  # no view, which a Function's results may not be when `data` is written
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]

@@ -141,3 +141,29 @@ def test_a_pass_without_gradients_uses_up_what_it_comes_by(program: Any, order: 
         return found
 
     assert outcomes(dynajit.compile(program)) == outcomes(program)
+
+
+class Dirty(torch.autograd.Function):
+    """Writes its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 5
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_a_function_writes_a_result_of_another(backend: str, place: int) -> None:
+    """Its backward was lost: the graph after the first was compiled without gradients."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = NotMaterialized.apply(x, y)
+        Dirty.apply(b)
+        return a, b
+
+    torch.testing.assert_close(_gradients(dynajit.compile(program, backend=backend), place), _gradients(program, place))

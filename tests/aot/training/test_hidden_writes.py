@@ -199,10 +199,14 @@ def test_weights_written_between_forward_and_backward(fn: Callable[..., Any], ba
 
 
 @pytest.mark.parametrize("shape", [(3,), (1 << 17,)])
-def test_a_large_weight_written_between_forward_and_backward(shape: tuple[int, ...]) -> None:
-    def fn(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return (w.exp() * x).sin() * (w + x).cos() / w
-
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda w, x: (w.exp() * x).sin() * (w + x).cos() / w,
+        lambda w, x: w.clamp(-1.6, 1.6) * x,
+    ],
+)
+def test_a_large_weight_written_between_forward_and_backward(fn: Callable[..., Any], shape: tuple[int, ...]) -> None:
     def gradients(call: Callable[..., Any]) -> list[Any]:
         w, x = (torch.linspace(1, 2, shape[0]).requires_grad_() for _ in "wx")
         total = call(w, x).sum()
@@ -211,6 +215,86 @@ def test_a_large_weight_written_between_forward_and_backward(shape: tuple[int, .
         return [w.grad, x.grad]
 
     torch.testing.assert_close(gradients(dynajit.compile(fn, backend="codegen")), gradients(fn))
+
+
+@pytest.mark.parametrize("size", [4, 300])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, buffer: x * buffer.detach().sin() * buffer,
+        lambda x, buffer: (x * buffer).sin(),
+        lambda x, buffer: torch.where(buffer > 0, x * buffer, x),
+        lambda x, buffer: (x * buffer.double().float()).sin() * buffer,
+        lambda x, buffer: buffer * buffer * x,
+    ],
+)
+def test_what_has_no_gradients_written_between_forward_and_backward(fn: Callable[..., Any], size: int) -> None:
+    """Backward computed from it again what eager had kept, of what the program had made of it meanwhile."""
+
+    def gradient(call: Callable[..., Any], change: Callable[[torch.Tensor], Any]) -> Any:
+        torch.manual_seed(0)
+        x, buffer = torch.randn(size, size).requires_grad_(), torch.randn(size, size)
+        total = call(x, buffer).sum()
+        change(buffer)
+        total.backward()
+        return x.grad
+
+    for change in (lambda tensor: tensor.data.mul_(2), _given_other_data):
+        torch.testing.assert_close(gradient(dynajit.compile(fn), change), gradient(fn, change))
+
+
+class _Prepared(torch.autograd.Function):
+    """Computes in forward what only backward needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.factor = x.sigmoid() * 2
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.factor
+
+
+class _PreparedAndKept(torch.autograd.Function):
+    """Keeps its argument, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = x.sigmoid() * 2
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.factor * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("size", [4, 1 << 17])
+@pytest.mark.parametrize("function", [_Prepared, _PreparedAndKept])
+def test_what_a_function_computes_in_forward_for_backward(function: Any, size: int) -> None:
+    """It was computed in backward, of what the argument held by then; a write that counts made that fail."""
+
+    def outcome(call: Callable[..., Any], change: Callable[[torch.Tensor], Any]) -> Any:
+        x = torch.linspace(-1, 1, size).requires_grad_()
+        total = call(x).sum()
+        change(x)
+        try:
+            total.backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+        return x.grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return function.apply(x).sin()  # type: ignore[no-any-return]
+
+    compiled = dynajit.compile(fn)
+    for change in (lambda tensor: tensor.data.mul_(2), _given_other_data, _written):
+        wanted, found = outcome(fn, change), outcome(compiled, change)
+        if isinstance(wanted, str):
+            assert found == wanted
+        else:
+            torch.testing.assert_close(found, wanted)
 
 
 def test_weights_are_read_beside_sizes_that_vary() -> None:
@@ -243,6 +327,7 @@ KEPT: list[Callable[..., torch.Tensor]] = [
     lambda x, w, u: x * w.data + x * w.detach(),
     lambda x, w, u: (x * w.detach()).tanh() * w,
     lambda x, w, u: F.linear(x, w).sigmoid() * x + x @ w,
+    lambda x, w, u: x * x.data + F.linear(w, x).sigmoid(),
 ]
 
 

@@ -42,6 +42,7 @@ _GRAPHS: dict[str, _Program] = {
     "a view from before": lambda y, w: (v := y[1:], y.mul_(2), (v * y[1:]).sum())[2],
     "relu": lambda y, w: torch.nn.functional.relu(y, inplace=True) @ w,
     "with dropout": lambda y, w: torch.nn.functional.dropout(torch.nn.functional.relu(y, inplace=True) * w, 0.5),
+    "copied": lambda y, w: (y.add_(w), torch.zeros(4).copy_(y))[1],
     "nothing after": lambda y, w: (w.sum() * 2, y.mul_(3))[0],
 }
 

@@ -77,6 +77,15 @@ def scaled_then_used(p: Tensor, q: Tensor) -> Tensor:
     return p.sin() * q + p
 
 
+def written_scaled_written(p: Tensor, q: Tensor) -> Tensor:
+    with torch.no_grad():
+        p.add_(q)
+    p.data = p.data * 2
+    with torch.no_grad():
+        p.add_(1)
+    return p * 2
+
+
 def stepped_then_averaged(p: Tensor, q: Tensor) -> None:
     """As an optimizer, and an average over processes behind it."""
     with torch.no_grad():
@@ -143,6 +152,7 @@ PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
     set_twice: 3,
     stepped_then_averaged: 1,
     scaled_then_used: 1,
+    written_scaled_written: 1,
     into_each_other: 2,
     to_itself: 1,
     kept_beside: 2,
