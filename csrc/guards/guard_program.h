@@ -41,6 +41,7 @@
     X(NOT_ALIASED, slots) \
     X(SAME_OBJECT, any) \
     X(GLOBAL_STATE, global_state) \
+    X(ASSUMED, assumed) \
     X(CELL_EMPTY, any) \
     X(RELATION, relation) \
     X(PREDICATE, any) \

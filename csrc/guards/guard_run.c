@@ -204,6 +204,8 @@ static inline bool leaf_holds(const Instruction *instruction, PyObject *const *s
         return value == slots[instruction->b];
     case OP_GLOBAL_STATE:
         return dj_global_state_holds(payload);
+    case OP_ASSUMED:
+        return dj_assumed_holds(payload);
     case OP_CELL_EMPTY:
         return PyCell_Check(value) && PyCell_GET(value) == NULL;
     case OP_RELATION:

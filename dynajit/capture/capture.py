@@ -51,6 +51,8 @@ from dynajit.graph.backward_state import backward_state_of
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.graph.meta import note_graph
+from dynajit.guards.assumed import recording
+from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import LocalSource
 from dynajit.interp import policy
@@ -294,7 +296,8 @@ class FrameCapture:
         tx.compiling_answer = self.answers.compiling
         tx.seen.traces += 1
         tx.graph.shapes.fullgraph, tx.graph.shapes.differed = self.session.choices.fullgraph, tx.seen.differed
-        with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back():  # guarded state was read
+        # guarded state was read
+        with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back(), recording(tx.assumed):
             return self._run(tx)
 
     def _run(self, tx: Interpreter) -> _C.Variant | None:
@@ -576,6 +579,7 @@ class FrameCapture:
             guards = tx.guards
             if self.session.choices.guard_filter is not None:
                 guards = guards.filtered(self.session.choices.guard_filter)
+            guards.add(Guard(None, "ASSUMED", tx.assumed.facts()))
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called, self.session)

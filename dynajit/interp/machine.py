@@ -19,7 +19,7 @@ from dynajit.bytecode import KEEPS, live_before
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
-from dynajit.guards.assumed import Assumptions
+from dynajit.guards.assumed import ABSENT, Assumptions
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
@@ -502,7 +502,9 @@ class Interpreter(Calls):
     def _guard_missing_global(self, globals_: dict[str, Any], name: str) -> None:
         """A global that hides a builtin, or was missing, may appear."""
         module = globals_.get("__name__")
-        if not is_trusted(module) and not str(module).startswith("dynajit."):
+        if is_trusted(module):
+            self.assumed.of_member(globals_, str(module), name, ABSENT)
+        elif not str(module).startswith("dynajit."):
             self.guard(ConstSource(globals_, f"{module}.__dict__"), "DICT_MISSING", name)
 
     def _global_source(self, frame: SymFrame, name: str) -> Source:
@@ -520,7 +522,7 @@ class Interpreter(Calls):
             return None
         if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the replaced builtin {name!r}")
-        self.assumed.of_module(builtins, name, table[name])
+        self.assumed.of_member(table, "builtins", name, table[name])
         return self.from_real(table[name])
 
     def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None:
