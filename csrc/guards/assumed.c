@@ -17,9 +17,13 @@ typedef struct {
     bool weak;       /* `found` is a weak reference to it */
 } Fact;
 
+/* Of what has none at the moment. `UNKNOWN` is another one, so that it equals no version either. */
+#define NO_VERSION UINT64_MAX
+#define UNKNOWN (UINT64_MAX - 1)
+
 typedef struct {
     PyObject *owner;       /* a class or a dictionary */
-    uint64_t holds, fails; /* versions of it with which its facts hold, and with which they don't; 0: none known */
+    uint64_t holds, fails; /* versions of it with which its facts hold, and with which they don't; or UNKNOWN */
     Py_ssize_t n_facts;
     Fact *facts;
 } Place;
@@ -40,76 +44,83 @@ bool dj_is_assumed(PyObject *object)
     return Py_IS_TYPE(object, assumed_type);
 }
 
-static uint64_t class_version(PyObject *owner)
+static inline uint64_t class_version(PyObject *owner)
 {
-    return ((PyTypeObject *)owner)->tp_version_tag; /* 0 from a change to the next look-up */
+    const unsigned version = ((PyTypeObject *)owner)->tp_version_tag; /* 0 from a change to the next look-up */
+    return version != 0 ? version : NO_VERSION;
 }
 
-static uint64_t dict_version(PyObject *owner)
+static inline uint64_t dict_version(PyObject *owner)
 {
 #ifdef DJ_DICT_VERSIONS
     return dj_dict_version(owner);
 #else
     (void)owner;
-    return 0;
+    return NO_VERSION;
 #endif
-}
-
-static PyObject *expected(const Fact *fact)
-{
-    return fact->weak ? ((PyWeakReference *)fact->found)->wr_object : fact->found;
 }
 
 static bool fact_holds(PyObject *owner, const Fact *fact)
 {
     PyObject *now = PyType_Check(owner) ? dj_type_lookup((PyTypeObject *)owner, fact->name)
                                         : _PyDict_GetItem_KnownHash(owner, fact->name, fact->hash);
-    return now == expected(fact);
+    if (!fact->weak) {
+        return now == fact->found;
+    }
+    return now != Py_None && now == ((PyWeakReference *)fact->found)->wr_object; /* None: it is dead */
 }
 
-/* Looks up what the place has; remembers for which version that goes. */
-static bool search(Place *place, uint64_t (*version_of)(PyObject *))
+static uint64_t version_of(const Assumed *self, const Place *place)
 {
+    return place < self->places + self->n_classes ? class_version(place->owner) : dict_version(place->owner);
+}
+
+/* Looks up what the place has, unless that is known of its version. */
+static bool search(Assumed *self, Place *place)
+{
+    const uint64_t version = version_of(self, place);
+    if (version != NO_VERSION && (version == place->holds || version == place->fails)) {
+        return version == place->holds;
+    }
     bool holds = true;
     for (Py_ssize_t i = 0; i < place->n_facts && holds; i++) {
         holds = fact_holds(place->owner, &place->facts[i]);
     }
-    *(holds ? &place->holds : &place->fails) = version_of(place->owner);
+    self->searches++;
+    const uint64_t now = version_of(self, place); /* looking up gives a class its next version */
+    *(holds ? &place->holds : &place->fails) = now != NO_VERSION ? now : UNKNOWN;
     return holds;
 }
 
-static inline bool place_holds(Assumed *self, Place *place, uint64_t (*version_of)(PyObject *))
+static bool search_all(Assumed *self)
 {
-    uint64_t version = version_of(place->owner);
-    if (version != 0 && version == place->holds) {
-        return true;
+    for (Place *place = self->places; place < self->places + self->n_places; place++) {
+        if (!search(self, place)) {
+            return false;
+        }
     }
-    if (version != 0 && version == place->fails) {
-        return false;
-    }
-    self->searches++;
-    return search(place, version_of);
+    self->epoch = dj_library_epoch;
+    return true;
 }
 
 bool dj_assumed_holds(PyObject *object)
 {
     Assumed *self = (Assumed *)object;
-    Place *place = self->places, *dicts = place + self->n_classes, *end = place + self->n_places;
+    const Place *place = self->places, *dicts = place + self->n_classes;
     for (; place < dicts; place++) {
-        if (!place_holds(self, place, class_version)) {
-            return false;
+        if (class_version(place->owner) != place->holds) {
+            return search_all(self);
         }
     }
-    const uint64_t epoch = dj_library_epoch;
-    if (self->watched && self->epoch == epoch) {
+    if (self->watched && self->epoch == dj_library_epoch) {
         return true;
     }
-    for (; place < end; place++) {
-        if (!place_holds(self, place, dict_version)) {
-            return false;
+    for (const Place *end = self->places + self->n_places; place < end; place++) {
+        if (dict_version(place->owner) != place->holds) {
+            return search_all(self);
         }
     }
-    self->epoch = epoch;
+    self->epoch = dj_library_epoch;
     return true;
 }
 
@@ -142,6 +153,7 @@ static int read_place(Place *place, PyObject *owner, PyObject *facts)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(facts);
     place->owner = Py_NewRef(owner);
+    place->holds = place->fails = UNKNOWN;
     place->facts = PyMem_Calloc((size_t)n + 1, sizeof(Fact));
     if (place->facts == NULL) {
         PyErr_NoMemory();

@@ -52,7 +52,6 @@ from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.graph.meta import note_graph
 from dynajit.guards.assumed import recording
-from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import LocalSource
 from dynajit.interp import policy
@@ -125,7 +124,7 @@ def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
     fuel = current_fuel()
-    if rules.builtins_replaced() or (fuel is not None and fuel.empty):
+    if rules.builtins_replaced() or rules.tensors_changed() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return detached_variant(session, code, function)
@@ -579,7 +578,7 @@ class FrameCapture:
             guards = tx.guards
             if self.session.choices.guard_filter is not None:
                 guards = guards.filtered(self.session.choices.guard_filter)
-            guards.add(Guard(None, "ASSUMED", tx.assumed.facts()))
+            tx.guard_libraries(guards)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called, self.session)

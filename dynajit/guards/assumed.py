@@ -2,7 +2,7 @@
 
 In: classes and modules of these in which something was looked up, and what was found; code that was traced; why the
 trace holds in this process alone (an address, the order of a set of texts). Out: `Assumptions`; `Facts`, all that is
-looked at in this process, by one guard. A change is seen by versions that CPython keeps anyway (`csrc/guards/assumed.c`).
+looked at here, by one guard. A change is seen by versions that CPython keeps anyway (`csrc/guards/assumed.c`).
 What is kept for another process (`kept/`) has to hold there, too.
 """
 
@@ -21,6 +21,8 @@ from dynajit import _C
 #: what is found under a name under which there is nothing
 ABSENT: Any = object()
 Names = dict[str, Any]
+#: (name,): nothing; (name, what is there); (name, a weak reference to it, True)
+Fact = tuple[Any, ...]
 
 
 class Assumptions:
@@ -79,26 +81,27 @@ class Facts:
     """What classes and namespaces have under which names."""
 
     def __init__(self, classes: list[tuple[type, Names]], namespaces: list[tuple[dict[str, Any], str, Names]]) -> None:
-        self.in_c = _C.Assumed(
-            tuple((kind, _facts(names)) for kind, names in classes),
-            tuple((namespace, _facts(names)) for namespace, _, names in namespaces),
-        )
-        self._classes = [(kind, _ids(names)) for kind, names in classes]
-        self._namespaces = [(namespace, module, _ids(names)) for namespace, module, names in namespaces]
+        self._classes = [(kind, _facts(names)) for kind, names in classes]
+        self._namespaces = [(namespace, module, _facts(names)) for namespace, module, names in namespaces]
+        of_namespaces = tuple((namespace, facts) for namespace, _, facts in self._namespaces)
+        self.in_c = _C.Assumed(tuple(self._classes), of_namespaces)
+        self._count = sum(len(facts) for _, facts in (*self._classes, *of_namespaces))
 
     def __len__(self) -> int:
-        return sum(len(row[-1]) for row in (*self._classes, *self._namespaces))
+        return self._count
 
     def changed(self) -> str | None:
         """The first that does not hold, in words; the Python twin of the leaf."""
-        for kind, names in self._classes:
-            for name, then in names.items():
-                if id(attribute_of(kind, name)) != then:
-                    return _told(f"{kind.__module__}.{kind.__qualname__}.{name}", then, attribute_of(kind, name))
-        for namespace, module, names in self._namespaces:
-            for name, then in names.items():
-                if id(namespace.get(name, ABSENT)) != then:
-                    return _told(f"{module}.{name}", then, namespace.get(name, ABSENT))
+        for kind, facts in self._classes:
+            for fact in facts:
+                told = _told(fact, attribute_of(kind, fact[0]))
+                if told is not None:
+                    return f"{kind.__module__}.{kind.__qualname__}.{told}"
+        for namespace, module, facts in self._namespaces:
+            for fact in facts:
+                told = _told(fact, namespace.get(fact[0], ABSENT))
+                if told is not None:
+                    return f"{module}.{told}"
         return None
 
 
@@ -111,7 +114,7 @@ def attribute_of(kind: type, name: str) -> Any:
     return ABSENT
 
 
-def _facts(names: Names) -> tuple[tuple[Any, ...], ...]:
+def _facts(names: Names) -> tuple[Fact, ...]:
     """As C takes them: functions, which hold what the program has put into their cells, are not kept alive."""
     return tuple(
         (name,)
@@ -123,14 +126,15 @@ def _facts(names: Names) -> tuple[tuple[Any, ...], ...]:
     )
 
 
-def _ids(names: Names) -> dict[str, int]:
-    return {name: id(found) for name, found in names.items()}
-
-
-def _told(place: str, then: int, now: Any) -> str:
-    if now is ABSENT:
-        return f"{place} is gone"
-    return f"{place} was {'added' if then == id(ABSENT) else 'replaced'}"
+def _told(fact: Fact, now: Any) -> str | None:
+    """What is different now, if anything is."""
+    name, *then = fact
+    if not then:
+        return None if now is ABSENT else f"{name} was added"
+    found = then[0]() if len(then) > 1 else then[0]
+    if now is found and (now is not None or len(then) == 1):
+        return None
+    return f"{name} is gone" if now is ABSENT else f"{name} was replaced"
 
 
 _here = threading.local()

@@ -54,10 +54,12 @@ from dynajit.values.library.wrap import from_real, wrap
 from dynajit.values.objects.exceptions import ExceptionVal, HandledExceptions, raised
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.objects.lifetime_cells import LifetimeCell
+from dynajit.values.objects.modules import trusted_value
 from dynajit.values.objects.objects import ObjVal, is_trusted
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_class import tensor_facts
 from dynajit.values.tensors.torch_state import EntryState, autocast_nesting
 
 OPCODE_MODULES = (opcodes_stack, opcodes_data, opcodes_control)
@@ -494,10 +496,21 @@ class Interpreter(Calls):
             if written[0] is not None:
                 return written[0]
         elif name in frame.globals:
-            return self.wrap(frame.globals[name], self._global_source(frame, name))
+            found, module = frame.globals[name], frame.globals.get("__name__")
+            trusted = trusted_value(self, found) if is_trusted(module) else None
+            if trusted is not None:
+                self.assumed.of_member(frame.globals, str(module), name, found)
+                return trusted
+            return self.wrap(found, self._global_source(frame, name))
         else:
             self._guard_missing_global(frame.globals, name)
         return self._load_builtin(frame, name) if builtins else None
+
+    def guard_libraries(self, guards: GuardSet) -> None:
+        """Add what was found in libraries, and that tensors do what they do."""
+        of_tensors = [tensor_facts()] if self.tensors or self.graph.op_count else []
+        for facts in filter(len, (self.assumed.facts(), *of_tensors)):
+            guards.add(Guard(None, "ASSUMED", facts))
 
     def _guard_missing_global(self, globals_: dict[str, Any], name: str) -> None:
         """A global that hides a builtin, or was missing, may appear."""

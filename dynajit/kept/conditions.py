@@ -26,6 +26,7 @@ from dynajit.kept.describe import Data, Describer, module_named
 from dynajit.report.shown import short
 from dynajit.values.containers.set_history import has_members
 from dynajit.values.effects.loggers import only_prints, tells, told_by
+from dynajit.values.tensors.tensor_class import is_replaced, tensor_facts
 
 _OWN = "dynajit."
 _BY_CONSTANTS = frozenset(
@@ -146,8 +147,8 @@ class Writer:
 
     def assumed(self, assumed: Assumptions, root: Any) -> dict[str, Data]:
         """What holds without a guard. Code that no description has stands there by its name."""
-        if assumed.only_here:
-            raise NotKept(assumed.only_here)
+        if assumed.only_here or is_replaced():
+            raise NotKept(assumed.only_here or "torch.Tensor has other methods than torch's")
         describer = self.describer
         mutable = [kind for kind in assumed.classes.values() if kind.__flags__ & HEAP_TYPE]
         classes = [describer.name(kind) for kind in mutable if not describer.has(kind)]
@@ -199,7 +200,10 @@ class Reader:
             raise NotKept("what a logger tells of its records is looked at")
         for row in (*self.data["classes"], *self.data["codes"]):
             self.describer.find(row)
-        guards.add(Guard(None, "ASSUMED", self._assumed().facts()))
+        if is_replaced():
+            raise NotKept("torch.Tensor has other methods than torch's")
+        for facts in self._assumed().facts(), tensor_facts():
+            guards.add(Guard(None, "ASSUMED", facts))
         return guards
 
     def _assumed(self) -> Assumptions:

@@ -48,8 +48,6 @@ class ClassNamespace(OverlaidDict):
         return (tx.class_writes[self.cls, name],) if (self.cls, name) in tx.class_writes else None
 
 
-
-
 def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     """`cls.name = value`, or `del cls.name`."""
     here = namespace_of(cls).get(name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
