@@ -144,9 +144,10 @@ def test_the_next_call_is_eagers(program: str) -> None:
     chosen = random.Random(program).sample(range(count), min(A_PROGRAM, count))
     for number in chosen:
         trial(case, number)
-    ties = count_of(case, ("ties",))
-    if ties:
-        trial(case, random.Random(program).randrange(ties), ("ties",))
+    for kind in ("ties", "library"):
+        found = count_of(case, (kind,))
+        if found:
+            trial(case, random.Random(program).randrange(found), (kind,))
 
 
 TIED = Cases()
