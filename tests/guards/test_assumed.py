@@ -207,7 +207,7 @@ PATCHES = {
     "a class in a module": (lambda x: nn.Identity()(x), nn, "Identity", lambda cls: nn.Tanh),
     "one that is asked for": (lambda x: x + isinstance(LINEAR, nn.Linear), nn, "Linear", lambda cls: nn.Tanh),
     "a dtype": (lambda x: torch.ones(2, dtype=torch.float32), torch, "float32", lambda f: torch.float64),
-    "a builtin": (lambda x: x + len((1, 2)), builtins, "len", plus),
+    "a builtin": (lambda x: x + len((1, 2)), builtins, "len", lambda f: lambda it: 7 if it == (1, 2) else f(it)),
     "a builtin written out": (lambda x: sum([x, x]), builtins, "sum", lambda f: lambda items: items[0]),
     "a function of C": (lambda x: x * math.sqrt(4.0), math, "sqrt", plus),
     "a method of tensors": (lambda x: x.relu(), torch.Tensor, "relu", plus),
