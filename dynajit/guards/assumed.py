@@ -46,6 +46,8 @@ class Assumptions:
         self.only_here = ""
         #: classes and names that were looked up, library or not
         self.looked_up: set[tuple[int, str]] = set()
+        #: functions that are called as they are, of which it was noted what they look up
+        self.looked_into: set[types.FunctionType] = set()
 
     def of_import(self, name: str, module: types.ModuleType) -> None:
         """The module is loaded under the name."""

@@ -84,9 +84,9 @@ def operations() -> frozenset[Any]:
                 continue
             value = getattr(namespace, name)
             if isinstance(value, types.FunctionType):
-                if (value.__module__ or "").startswith(
-                    ("torch.nn.functional", "torch.functional", "torch._jit_internal")
-                ):
+                modules = ("torch.nn.functional", "torch.functional", "torch._jit_internal")
+                own = str(value.__globals__.get("__name__"))  # a wrapper says that it is of the function's module
+                if (value.__module__ or "").startswith(modules) and own.startswith("torch."):
                     found.add(value)
             elif isinstance(value, types.BuiltinFunctionType):
                 found.add(value)
@@ -103,9 +103,14 @@ def is_operation(fn: Any) -> bool:
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
     try:
-        return fn in operations() or fn in OPAQUE
+        return (fn in operations() and _is_under_its_name(fn)) or fn in OPAQUE
     except TypeError:
         return False
+
+
+def _is_under_its_name(fn: Any) -> bool:
+    """Whether a function is what its module has under its name: else some modes of torch's are told of that one."""
+    return type(fn) is not types.FunctionType or fn.__globals__.get(fn.__name__, fn) is fn
 
 
 @functools.cache
