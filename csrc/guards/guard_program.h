@@ -41,11 +41,11 @@
     X(NOT_ALIASED, slots) \
     X(SAME_OBJECT, any) \
     X(GLOBAL_STATE, global_state) \
-    X(ASSUMED, assumed) \
     X(CELL_EMPTY, any) \
     X(RELATION, relation) \
     X(PREDICATE, any) \
-    X(PREDICATE_OF_MANY, predicate_of_many)
+    X(PREDICATE_OF_MANY, predicate_of_many) \
+    X(ASSUMED, assumed)
 
 typedef enum {
 #define X(name, payload) OP_##name,

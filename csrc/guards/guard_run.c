@@ -204,8 +204,6 @@ static inline bool leaf_holds(const Instruction *instruction, PyObject *const *s
         return value == slots[instruction->b];
     case OP_GLOBAL_STATE:
         return dj_global_state_holds(payload);
-    case OP_ASSUMED:
-        return dj_assumed_holds(payload);
     case OP_CELL_EMPTY:
         return PyCell_Check(value) && PyCell_GET(value) == NULL;
     case OP_RELATION:
@@ -214,6 +212,8 @@ static inline bool leaf_holds(const Instruction *instruction, PyObject *const *s
         return predicate_holds(payload, value);
     case OP_PREDICATE_OF_MANY:
         return predicate_of_many_holds(instruction, slots);
+    case OP_ASSUMED:
+        return dj_assumed_holds(payload);
     default:
         Py_UNREACHABLE();
     }

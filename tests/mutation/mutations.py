@@ -311,6 +311,7 @@ def of_library(fn: Any, args: list[Any]) -> Iterator[Mutation]:
 Site = tuple[Any, str, Any]
 LIBRARY_DEPTH = 3
 MADE_BY_IT = (torch.tensor,)  # constants of a trace: patched, it would change them as well
+ASKED_BY_MODES = ("handle_torch_function", "has_torch_function")  # which are on while a graph is taken apart
 CALLABLES = (types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -346,7 +347,7 @@ def _sites_of(function: types.FunctionType) -> Iterator[Site]:
         for name in names:
             found = vars(module).get(name)
             modules.append(found)
-            if isinstance(found, CALLABLES) and found not in MADE_BY_IT:
+            if isinstance(found, CALLABLES) and found not in MADE_BY_IT and not name.startswith(ASKED_BY_MODES):
                 yield module, name, found
     for name in names:
         if isinstance(getattr(torch.Tensor, name, None), (types.FunctionType, types.MethodDescriptorType)):
