@@ -224,10 +224,10 @@ def in_class(cls: type, where: str) -> Iterator[Mutation]:
                 yield f"type({where}).{name}: {what}", put_attribute(cls, name, other)
 
 
-def _patched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _patched(function: Callable[..., Any], of: tuple[type, ...] = (int, float, torch.Tensor)) -> Callable[..., Any]:
     def patched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return result + 1 if isinstance(result, (int, float, torch.Tensor)) else result
+        return result + 1 if isinstance(result, of) else result
 
     return patched
 
@@ -300,7 +300,7 @@ def of_library(fn: Any, args: list[Any]) -> Iterator[Mutation]:
         where = (
             f"{getattr(owner, '__module__', '')}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
         )
-        made = _patched_for_program(found) if owner is builtins else _patched(found)
+        made = _patched_for_program(found) if owner is builtins else _patched(found, (float, torch.Tensor))
         yield f"{where}.{name}: patched", put_attribute(owner, name, made)
         if isinstance(owner, type):
             yield f"{where}.{name}: new attribute", put_attribute(owner, f"{name}_zz", made)
@@ -310,8 +310,9 @@ def of_library(fn: Any, args: list[Any]) -> Iterator[Mutation]:
 
 Site = tuple[Any, str, Any]
 LIBRARY_DEPTH = 3
-MADE_BY_IT = (torch.tensor,)  # constants of a trace: patched, it would change them as well
-ASKED_BY_MODES = ("handle_torch_function", "has_torch_function")  # which are on while a graph is taken apart
+MADE_BY_IT = (torch.tensor, torch.empty)  # constants and memory of a trace: patched, they would change these as well
+# asked by modes, which are on while a graph is taken apart; and what sets torch's state, of C
+USED_INSIDE = ("handle_torch_function", "has_torch_function", "_set_")
 CALLABLES = (types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -347,7 +348,7 @@ def _sites_of(function: types.FunctionType) -> Iterator[Site]:
         for name in names:
             found = vars(module).get(name)
             modules.append(found)
-            if isinstance(found, CALLABLES) and found not in MADE_BY_IT and not name.startswith(ASKED_BY_MODES):
+            if isinstance(found, CALLABLES) and found not in MADE_BY_IT and not name.startswith(USED_INSIDE):
                 yield module, name, found
     for name in names:
         if isinstance(getattr(torch.Tensor, name, None), (types.FunctionType, types.MethodDescriptorType)):

@@ -40,6 +40,10 @@ def assume_inside(tx: Tracer, function: Any) -> None:
                 todo.append(inner)
 
 
+def _is_of(kinds: Any, found: Any) -> bool:
+    return isinstance(found, kinds)
+
+
 def _names_in(
     code: types.CodeType, globals_: dict[str, Any], module: str
 ) -> Iterator[tuple[dict[str, Any], str, str, Any]]:
@@ -47,18 +51,18 @@ def _names_in(
     names, modules = code.co_names, []
     for name in names:
         found = globals_.get(name, ABSENT)
-        if isinstance(found, _KINDS) or (found is not ABSENT and module in _OF_TENSORS):
+        if _is_of(_KINDS, found) or (found is not ABSENT and module in _OF_TENSORS):
             yield globals_, module, name, found
         elif found is ABSENT and name in vars(builtins):
             yield globals_, module, name, ABSENT
             yield vars(builtins), "builtins", name, vars(builtins)[name]
-        if isinstance(found, types.ModuleType):
+        if _is_of(types.ModuleType, found):
             modules.append(found)
     for each in modules:  # grows
         label = str(vars(each).get("__name__"))
         for name in names if is_trusted(label) else ():
             found = vars(each).get(name, ABSENT)
-            if isinstance(found, types.ModuleType) and found not in modules:
+            if _is_of(types.ModuleType, found) and found not in modules:
                 modules.append(found)
-            if isinstance(found, _KINDS) or (found is ABSENT and label == "torch._VF"):  # which finds them itself
+            if _is_of(_KINDS, found) or (found is ABSENT and label == "torch._VF"):  # which finds them itself
                 yield vars(each), label, name, found

@@ -125,7 +125,7 @@ def _stands(name: str, found: Any) -> bool:
     """Whether what a library's class has is a part of what it does, and no state: no number, as
     `RemovableHandle.next_id`."""
     counts = type(found) is int and not name.startswith("__")
-    return isinstance(found, (type, types.BuiltinFunctionType)) or (is_literal(found) and not counts)
+    return isinstance(found, (type, types.BuiltinFunctionType, *_C_DESCRIPTORS)) or (is_literal(found) and not counts)
 
 
 def lasts(kind: type) -> bool:
@@ -212,7 +212,7 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
             tx.guard(source, "ID", found)  # the class may be given one of its own
         if isinstance(found, types.FunctionType) and is_trusted(found.__globals__.get("__name__")):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
-        if isinstance(found, _C_DESCRIPTORS) or _stands(name, found):
+        if _stands(name, found):
             return tx.from_real(found)
     if source in COUNTERS:
         tx.seen.expect(source)
