@@ -5,6 +5,7 @@
     X(object_access) \
     X(tensor_view) \
     X(global_state) \
+    X(assumed) \
     X(guard_program) \
     X(code_cache) \
     X(frame_hook) \

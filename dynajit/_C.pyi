@@ -300,6 +300,17 @@ class GlobalState:
     @property
     def modes(self) -> list[tuple[type, torch.device | None]]: ...
 
+# assumed.c
+class Assumed:
+    def __new__(
+        cls,
+        classes: tuple[tuple[type, tuple[tuple[Any, ...], ...]], ...],
+        dicts: tuple[tuple[dict[str, Any], tuple[tuple[Any, ...], ...]], ...],
+    ) -> Self: ...
+    def check(self) -> bool: ...
+    @property
+    def searches(self) -> int: ...
+
 # attribute_filler.c
 class AttributeFiller:
     names: tuple[str, ...]

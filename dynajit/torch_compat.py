@@ -526,7 +526,25 @@ class _Unwritten(torch.fx.GraphModule):
 def graph_module(root: Any, graph: torch.fx.Graph, name: str = "GraphModule") -> torch.fx.GraphModule:
     """`torch.fx.GraphModule(root, graph, name)`, whose Python text is generated when it is first asked for, and is kept
     for tracebacks only as long as its code lives; torch.fx keeps it for ever."""
+    for node in graph.nodes:
+        if node.op == "call_function" and type(node.target) is types.BuiltinFunctionType:
+            node.target = _called_by_name(node.target)
     return _Unwritten(root, graph, name)
+
+
+def _called_by_name(function: Any) -> Any:
+    """The function, which a graph's text calls by its name if it is torch's; where a program has put another one under
+    the name, one that is not torch's and calls it."""
+    module = function.__module__
+    places = [torch, torch.nn.functional] if module is None else [sys.modules.get(module)]
+    under = [vars(place).get(function.__name__) for place in places if place is not None]
+    if any(found is function for found in under) or not any(under):
+        return function
+
+    def original(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return original
 
 
 def forward_of(module: torch.fx.GraphModule) -> types.MethodType:

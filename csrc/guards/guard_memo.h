@@ -61,12 +61,5 @@ enum { DJ_MEMO_PATIENCE = 3 };
 bool dj_memo_make(const GuardProgram *program, GuardMemo *memo, PyObject *const *slots);
 void dj_memo_drop(GuardMemo *memo); /* what dj_memo_make filled */
 
-/* ---- guard_watch.c ---- */
-
-/* Grows when a watched dictionary changes or dies; does not where CPython has no watchers. */
-extern uint64_t dj_watch_epoch;
-bool dj_watch(PyObject *dict);    /* whether the epoch stands for the dictionary from now on */
-void dj_unwatch(PyObject *dict);
-
 #endif
 #endif

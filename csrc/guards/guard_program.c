@@ -27,6 +27,7 @@ static bool stands_alone(const Instruction *leaf)
     case OP_EQUALS:
         return dj_is_plain_constant(leaf->payload);
     case OP_GLOBAL_STATE:
+    case OP_ASSUMED:
     case OP_TYPE:
     case OP_TYPE_WEAK:
     case OP_ID:
@@ -53,7 +54,7 @@ static void suspect_guard(GuardProgram *self, int guard)
             continue;
         }
         const Instruction *access = NULL;
-        if (leaf->op != OP_GLOBAL_STATE && leaf->a >= self->n_locals) {
+        if (leaf->a >= self->n_locals) {
             for (access = self->instructions; access->op > OP_LAST_ACCESS || access->a != leaf->a; access++) {
             }
             if (access->op != OP_CELL_CONTENTS || access->b >= self->n_locals) {
@@ -180,6 +181,7 @@ PAYLOAD_OF(dict, PyDict_CheckExact, "a dict")
 PAYLOAD_OF(weak, PyWeakref_CheckRef, "a weak reference")
 PAYLOAD_OF(tensor_spec, dj_is_tensor_spec, "a TensorSpec")
 PAYLOAD_OF(global_state, dj_is_global_state, "a GlobalState")
+PAYLOAD_OF(assumed, dj_is_assumed, "an Assumed")
 
 /* The numbers of slots in a tuple, to be freed; `reader`, for errors: who reads them. */
 static int *read_slots(PyObject *tuple, Py_ssize_t n_slots, const char *reader)
@@ -273,8 +275,8 @@ static bool reads_b(Op op)
 
 static bool reads_a(Op op)
 {
-    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE && op != OP_RELATION
-           && op != OP_PREDICATE_OF_MANY;
+    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE && op != OP_ASSUMED
+        && op != OP_RELATION && op != OP_PREDICATE_OF_MANY;
 }
 
 static int check_slots(const Instruction *instruction, Py_ssize_t n_slots)

@@ -44,7 +44,8 @@
     X(CELL_EMPTY, any) \
     X(RELATION, relation) \
     X(PREDICATE, any) \
-    X(PREDICATE_OF_MANY, predicate_of_many)
+    X(PREDICATE_OF_MANY, predicate_of_many) \
+    X(ASSUMED, assumed)
 
 typedef enum {
 #define X(name, payload) OP_##name,

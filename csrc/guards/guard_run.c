@@ -212,6 +212,8 @@ static inline bool leaf_holds(const Instruction *instruction, PyObject *const *s
         return predicate_holds(payload, value);
     case OP_PREDICATE_OF_MANY:
         return predicate_of_many_holds(instruction, slots);
+    case OP_ASSUMED:
+        return dj_assumed_holds(payload);
     default:
         Py_UNREACHABLE();
     }

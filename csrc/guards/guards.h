@@ -65,6 +65,20 @@ bool dj_torch_is_watched(void);
 /* torch.fx.symbolic_trace runs: modules and proxies, not the dispatcher, tell it what the program does. */
 bool dj_fx_is_tracing(void);
 
+/* ---- assumed.c: what a trace takes to hold of Python's own library and torch ---- */
+
+bool dj_is_assumed(PyObject *object);
+bool dj_assumed_holds(PyObject *assumed);
+
+/* ---- guard_watch.c ---- */
+
+/* Grow when a watched dictionary changes or dies; do not where CPython has no watchers. */
+extern uint64_t dj_watch_epoch, dj_library_epoch;
+/* Whether the epoch stands for the dictionary from now on. */
+bool dj_watch(PyObject *dict);
+bool dj_watch_library(PyObject *dict);
+void dj_unwatch(PyObject *dict);
+
 #ifdef __cplusplus
 }
 #endif

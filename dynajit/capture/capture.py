@@ -52,6 +52,7 @@ from dynajit.graph.backward_state import backward_state_of
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.graph.meta import note_graph
+from dynajit.guards.assumed import recording
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import LocalSource
 from dynajit.interp import policy
@@ -130,7 +131,7 @@ def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
     fuel = current_fuel()
-    if rules.builtins_replaced() or (fuel is not None and fuel.empty):
+    if rules.builtins_replaced() or rules.tensors_changed() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return detached_variant(session, code, function)
@@ -301,7 +302,8 @@ class FrameCapture:
         tx.compiling_answer = self.answers.compiling
         tx.seen.traces += 1
         tx.graph.shapes.fullgraph, tx.graph.shapes.differed = self.session.choices.fullgraph, tx.seen.differed
-        with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back():  # guarded state was read
+        # guarded state was read
+        with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back(), recording(tx.assumed):
             return self._run(tx)
 
     def _run(self, tx: Interpreter) -> _C.Variant | None:
@@ -583,6 +585,7 @@ class FrameCapture:
             guards = tx.guards
             if self.session.choices.guard_filter is not None:
                 guards = guards.filtered(self.session.choices.guard_filter)
+            tx.guard_libraries(guards)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called, self.session)

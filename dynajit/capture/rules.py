@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dynajit.interp import policy
 from dynajit.process_state import changed
+from dynajit.values.tensors import tensor_class
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -113,6 +114,11 @@ def belongs_to_torch_compile(code: types.CodeType, globals_: dict[str, Any]) -> 
     if globals_.get("__name__") != "torch._dynamo.eval_frame":
         return False
     return code.co_name == "compile_wrapper" or code.co_qualname == "DisableContext.__call__.<locals>._fn"
+
+
+def tensors_changed() -> bool:
+    """Whether somebody gave tensors other operators or attributes than torch's, of which a trace knows nothing."""
+    return tensor_class.is_changed()
 
 
 def builtins_replaced() -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from dynajit.guards.source import HEAP_TYPE
+
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 MAX_OBJECTS = 100_000
@@ -22,7 +24,6 @@ MAX_DEPTH = 100
 _ITEMS = (list, tuple, set, frozenset)
 _MAPPINGS = (dict, collections.OrderedDict)
 _BASES = (object, typing.Generic)
-_HEAP_TYPE = 1 << 9  # of Py_TPFLAGS: written in Python
 
 
 class Structure:
@@ -53,7 +54,7 @@ class Structure:
         if kind in _MAPPINGS:
             keys = (key if type(key) is str else self.of(key, depth + 1) for key in value)
             return kind, (*keys,), tuple(self.of(item, depth + 1) for item in value.values())
-        if all(base.__flags__ & _HEAP_TYPE or base in _BASES for base in kind.__mro__) and kind.__dictoffset__:
+        if all(base.__flags__ & HEAP_TYPE or base in _BASES for base in kind.__mro__) and kind.__dictoffset__:
             return self._identity(kind), self.of(object.__getattribute__(value, "__dict__"), depth + 1)
         return self._identity(value)
 

@@ -93,7 +93,7 @@ class Guard:
     TYPE(type), ID(obj), EQUALS(const), LEN(n), DICT_KEYS(keys), DICT_CONTAINS(key), DICT_MISSING(key),
     SET_EQUALS(consts), HAS_NO_INSTANCE_ATTR(name), HAS_NO_TYPE_ATTR(name) (the source is the class), NO_HOOKS(),
     TENSOR(example, sizes=None, strides=None), NOT_ALIASED(*other sources), SAME_OBJECT(other source),
-    GLOBAL_STATE() (source None), CELL_EMPTY(), PREDICATE(callable, text),
+    GLOBAL_STATE() and ASSUMED(facts) (source None), CELL_EMPTY(), PREDICATE(callable, text),
     RELATION(tree, names, other sources, note) (the sources lead to the numbers that the tree's names stand for).
     """
 

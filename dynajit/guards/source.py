@@ -27,7 +27,8 @@ Load = Callable[["Source"], None]
 
 _interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Source] = weakref.WeakValueDictionary()
 _intern_lock = threading.Lock()
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away; classes written in C may have it, too
+IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LONGEST_NAME = 500
 _CONST_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 

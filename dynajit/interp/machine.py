@@ -19,7 +19,7 @@ from dynajit.bytecode import KEEPS, live_before
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
-from dynajit.guards.assumed import Assumptions
+from dynajit.guards.assumed import ABSENT, Assumptions
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
@@ -54,10 +54,12 @@ from dynajit.values.library.wrap import from_real, wrap
 from dynajit.values.objects.exceptions import ExceptionVal, HandledExceptions, raised
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.objects.lifetime_cells import LifetimeCell
+from dynajit.values.objects.modules import trusted_value
 from dynajit.values.objects.objects import ObjVal, is_trusted
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_class import tensor_facts
 from dynajit.values.tensors.torch_state import EntryState, autocast_nesting
 
 OPCODE_MODULES = (opcodes_stack, opcodes_data, opcodes_control)
@@ -494,15 +496,28 @@ class Interpreter(Calls):
             if written[0] is not None:
                 return written[0]
         elif name in frame.globals:
-            return self.wrap(frame.globals[name], self._global_source(frame, name))
+            found, module = frame.globals[name], frame.globals.get("__name__")
+            trusted = trusted_value(self, found) if is_trusted(module) else None
+            if trusted is not None:
+                self.assumed.of_member(frame.globals, str(module), name, found)
+                return trusted
+            return self.wrap(found, self._global_source(frame, name))
         else:
             self._guard_missing_global(frame.globals, name)
         return self._load_builtin(frame, name) if builtins else None
 
+    def guard_libraries(self, guards: GuardSet) -> None:
+        """Add what was found in libraries, and that tensors do what they do."""
+        of_tensors = [tensor_facts()] if self.tensors or self.graph.op_count else []
+        for facts in filter(len, (self.assumed.facts(), *of_tensors)):
+            guards.add(Guard(None, "ASSUMED", facts))
+
     def _guard_missing_global(self, globals_: dict[str, Any], name: str) -> None:
         """A global that hides a builtin, or was missing, may appear."""
         module = globals_.get("__name__")
-        if not is_trusted(module) and not str(module).startswith("dynajit."):
+        if is_trusted(module):
+            self.assumed.of_member(globals_, str(module), name, ABSENT)
+        elif not str(module).startswith("dynajit."):
             self.guard(ConstSource(globals_, f"{module}.__dict__"), "DICT_MISSING", name)
 
     def _global_source(self, frame: SymFrame, name: str) -> Source:
@@ -520,7 +535,7 @@ class Interpreter(Calls):
             return None
         if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the replaced builtin {name!r}")
-        self.assumed.of_module(builtins, name, table[name])
+        self.assumed.of_member(table, "builtins", name, table[name])
         return self.from_real(table[name])
 
     def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None:

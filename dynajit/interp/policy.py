@@ -29,6 +29,7 @@ from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.core.registry import Model, models_of_named
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import MODULE_CALL_IMPL
 from dynajit.values.polyfills.func_transforms import no_context
 from dynajit.values.scalars.constant import ConstVal
 
@@ -382,7 +383,7 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
 def never_traced_around(function: types.FunctionType, args: Sequence[Value]) -> tuple[BreakKind, str] | None:
     """Why a module is called as it is: hooks before and after its forward are never traced, so that a graph can't go
     across either of its ends. Its forward is captured by itself, under the code that equal modules share."""
-    module = getattr(args[0], "real_object", None) if function is torch.nn.Module._call_impl else None
+    module = getattr(args[0], "real_object", None) if function is MODULE_CALL_IMPL else None
     found = None
     for name in ("_forward_hooks", "_forward_pre_hooks"):
         hooks = [getattr(hook, "__func__", hook) for hook in getattr(module, name, {}).values()]

@@ -18,14 +18,15 @@ from dynajit import _C, constants
 from dynajit.backends.kept_plan import NotKept
 from dynajit.constants import NotData
 from dynajit.guards import source as sources
-from dynajit.guards.assumed import Assumptions
+from dynajit.guards.assumed import ABSENT, Assumptions, attribute_of
 from dynajit.guards.guard import Guard, Held
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import Environment, Source, Unreachable
-from dynajit.kept.describe import HEAP_TYPE, Data, Describer
+from dynajit.guards.source import HEAP_TYPE, Environment, Source, Unreachable
+from dynajit.kept.describe import Data, Describer, module_named
 from dynajit.report.shown import short
 from dynajit.values.containers.set_history import has_members
 from dynajit.values.effects.loggers import only_prints, tells, told_by
+from dynajit.values.tensors.tensor_class import is_replaced, tensor_facts
 
 _OWN = "dynajit."
 _BY_CONSTANTS = frozenset(
@@ -146,12 +147,17 @@ class Writer:
 
     def assumed(self, assumed: Assumptions, root: Any) -> dict[str, Data]:
         """What holds without a guard. Code that no description has stands there by its name."""
-        if assumed.only_here:
-            raise NotKept(assumed.only_here)
+        if assumed.only_here or is_replaced():
+            raise NotKept(assumed.only_here or "torch.Tensor has other methods than torch's")
         describer = self.describer
         mutable = [kind for kind in assumed.classes.values() if kind.__flags__ & HEAP_TYPE]
         classes = [describer.name(kind) for kind in mutable if not describer.has(kind)]
-        members = [[module.__name__, [name], describer.of(found)] for module, name, found in assumed.members.values()]
+        attributes = [[describer.name(kind), sorted(names)] for kind, names in assumed.attributes.values()]
+        members = [
+            [module, [name], None if found is ABSENT else describer.of(found)]
+            for _, module, names in assumed.members.values()
+            for name, found in names.items()
+        ]
         members += [["sys", ["modules", name], describer.of(module)] for name, module in assumed.imports.items()]
         describer.code(root)
         codes = [
@@ -159,7 +165,7 @@ class Writer:
             for code, globals_ in assumed.codes.values()
             if id(code) not in describer.codes and not (module := str(globals_.get("__name__"))).startswith(_OWN)
         ]
-        return {"classes": classes, "members": members, "codes": codes}
+        return {"classes": classes, "attributes": attributes, "members": members, "codes": codes}
 
 
 class Reader:
@@ -194,9 +200,28 @@ class Reader:
             raise NotKept("what a logger tells of its records is looked at")
         for row in (*self.data["classes"], *self.data["codes"]):
             self.describer.find(row)
-        for module, parts, wanted in self.data["members"]:
-            self.describer.find(["named", module, parts, wanted])
+        if is_replaced():
+            raise NotKept("torch.Tensor has other methods than torch's")
+        for facts in self._assumed().facts(), tensor_facts():
+            guards.add(Guard(None, "ASSUMED", facts))
         return guards
+
+    def _assumed(self) -> Assumptions:
+        """What is found under the names that were looked up: the same, as far as descriptions say."""
+        assumed = Assumptions()
+        for row, names in self.data["attributes"]:
+            kind: type = self.describer.find(row)
+            for name in names:
+                assumed.of_attribute(kind, name, attribute_of(kind, name))
+        for module, parts, wanted in self.data["members"]:
+            namespace, found = vars(module_named(module)), ABSENT
+            if wanted is not None:
+                found = self.describer.find(["named", module, parts, wanted])
+            elif parts[0] in namespace:
+                raise NotKept(f"{module}.{parts[0]} is there now")
+            if len(parts) == 1:
+                assumed.of_member(namespace, module, parts[0], found)
+        return assumed
 
     def sized(self) -> list[tuple[Source, Any]]:
         """The tensors and numbers that guards look at, with their sources."""

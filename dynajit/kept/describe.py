@@ -26,10 +26,10 @@ import torch
 from dynajit import constants
 from dynajit.backends.kept_plan import NotKept
 from dynajit.constants import NotData
+from dynajit.guards.source import HEAP_TYPE, IMMUTABLE_TYPE
 from dynajit.values.objects.lookup import is_trusted, namespace_of
 
 Data = Any
-HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_*
 _DESCRIPTORS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType),

@@ -59,7 +59,7 @@ def to_data(made: Made) -> dict[str, Data]:
     describer = Describer(modules, root.__globals__)
     graph = None if made.graph is None else _graph_to_data(made.graph, describer)
     writer = Writer(describer)
-    guards = [writer.guard(guard) for guard in made.guards]
+    guards = [writer.guard(guard) for guard in made.guards if guard.kind != "ASSUMED"]
     handed = [writer.source(source) for source in made.handed]
     writer_of_code = CodeWriter(root, describer, made.graph, made.parts)
     code = None if made.code is None else writer_of_code.write(made.code)

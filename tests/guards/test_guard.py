@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dynajit import _C
+from dynajit.guards.assumed import Facts
 from dynajit.guards.guard import Guard, kinds
 from dynajit.guards.program import CallValues, GuardSet
 from dynajit.guards.source import ConstSource, LocalSource
@@ -250,7 +251,7 @@ def test_explanations_of_what_looks_the_same(guard):
 
 
 def test_bad_guards_are_refused():
-    with pytest.raises(ValueError, match="kinds are CELL_EMPTY, CODE, DICT_CONTAINS"):
+    with pytest.raises(ValueError, match="kinds are ASSUMED, CELL_EMPTY, CODE, DICT_CONTAINS"):
         Guard(X, "NO_SUCH_KIND")
     with pytest.raises(ValueError, match="needs a source"):
         Guard(None, "TYPE", int)
@@ -274,7 +275,8 @@ def test_every_leaf_has_a_kind():
     encoded = set()
     for name, kind in kinds.items():
         samples = [guard[1:] for guard in GUARDS if guard[0] == name] or RELATIONS.get(name) or [(Y,)]
-        for params in samples if kind.reads_source else [()]:
+        of_process = [(Facts([], []),) if name == "ASSUMED" else ()]
+        for params in samples if kind.reads_source else of_process:
             encoded.add(kind.encode(kind.normalize(*params))[0])
     accesses = {"CONST", "CONST_WEAK", "GLOBAL", "ATTR", "INSTANCE_ATTR", "TYPE_OF", "TYPE_ATTR", "ITEM",
                 "SEQUENCE_ITEM", "DICT_KEY", "CELL_CONTENTS", "CLOSURE_CELL", "CALL", "TOGETHER", "TENSOR_SIZE",

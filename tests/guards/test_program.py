@@ -105,6 +105,7 @@ def test_large_programs():
         (("ID_WEAK", 0, 0, -1, 3), "needs a weak reference"),
         (("TENSOR", 0, 0, -1, 3), "needs a TensorSpec"),
         (("GLOBAL_STATE", 0, -1, -1, 3), "needs a GlobalState"),
+        (("ASSUMED", 0, -1, -1, 3), "needs an Assumed"),
         (("NOT_ALIASED", 0, -1, -1, (0, 1)), "reads slot 1"),
         (("SAME_OBJECT", 0, 0, 4, None), "does not fit"),
         (("ITEM", 0, 1, 0, []), "unhashable"),

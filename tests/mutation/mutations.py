@@ -7,11 +7,13 @@ One more kind of change: a generator here, added to `KINDS`.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import contextlib
 import copy
 import itertools
 import random
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -222,10 +224,10 @@ def in_class(cls: type, where: str) -> Iterator[Mutation]:
                 yield f"type({where}).{name}: {what}", put_attribute(cls, name, other)
 
 
-def _patched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _patched(function: Callable[..., Any], of: tuple[type, ...] = (int, float, torch.Tensor)) -> Callable[..., Any]:
     def patched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return result + 1 if isinstance(result, (int, float, torch.Tensor)) else result
+        return result + 1 if isinstance(result, of) else result
 
     return patched
 
@@ -287,23 +289,96 @@ def _other_globals(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def of_library(fn: Any, args: list[Any]) -> Iterator[Mutation]:
-    """Functions of torch's and Python's modules that the program names, replaced in their modules."""
+    """What the program uses of torch and of Python's own library, directly or through them: functions in modules,
+    methods of classes and builtins are replaced, classes get attributes and lose them."""
     function = getattr(fn, "__func__", type(fn).forward if isinstance(fn, torch.nn.Module) else fn)
-    if not isinstance(function, types.FunctionType) or _is_torchs(function):
-        return
-    names = function.__code__.co_names
-    modules = [function.__globals__.get(name) for name in names]
-    seen: set[int] = set()
-    made_by_it = (torch.tensor,)  # constants of a trace: patched, it would change them as well
-    for module in modules:  # grows
-        if not isinstance(module, types.ModuleType) or id(module) in seen:
+    seen: set[tuple[int, str]] = set()
+    for owner, name, found in library_sites(function, [fn, *args]):
+        if (id(owner), name) in seen:
             continue
-        seen.add(id(module))
+        seen.add((id(owner), name))
+        where = (
+            f"{getattr(owner, '__module__', '')}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        )
+        made = _patched_for_program(found) if owner is builtins else _patched(found, (float, torch.Tensor))
+        yield f"{where}.{name}: patched", put_attribute(owner, name, made)
+        if isinstance(owner, type):
+            yield f"{where}.{name}: new attribute", put_attribute(owner, f"{name}_zz", made)
+            if name in vars(owner) and not name.startswith("__"):
+                yield f"{where}.{name}: removed", remove_attribute(owner, name)
+
+
+Site = tuple[Any, str, Any]
+LIBRARY_DEPTH = 3
+MADE_BY_IT = (torch.tensor, torch.empty)  # constants and memory of a trace: patched, they would change these as well
+# asked by modes, which are on while a graph is taken apart; and what sets torch's state, of C
+USED_INSIDE = ("handle_torch_function", "has_torch_function", "_set_")
+CALLABLES = (types.FunctionType, types.BuiltinFunctionType)
+
+
+def library_sites(function: Any, holders: list[Any]) -> Iterator[Site]:
+    """(class or module, name, what is there), by the names in the program's code and in the library's that it calls."""
+    todo = [(function, 0)]
+    for kind in dict.fromkeys(type(module) for holder in holders for module in _modules_in(holder)):
+        if kind.__module__.split(".")[0] == "torch":
+            yield kind, "forward", kind.forward
+            todo.append((kind.forward, 1))
+        for name in ("__call__", "_call_impl", "__getattr__"):
+            yield torch.nn.Module, name, getattr(torch.nn.Module, name)
+    seen: set[int] = set()
+    while todo:
+        code_of, depth = todo.pop(0)
+        if isinstance(code_of, types.FunctionType) and id(code_of) not in seen and depth < LIBRARY_DEPTH:
+            seen.add(id(code_of))
+            for site in _sites_of(code_of):
+                yield site
+                todo.append((site[2], depth + 1))
+
+
+def _sites_of(function: types.FunctionType) -> Iterator[Site]:
+    names, globals_ = function.__code__.co_names, function.__globals__
+    modules = [globals_.get(name) for name in names]
+    if globals_.get("__name__", "").split(".")[0] == "torch":
+        modules.append(sys.modules.get(globals_["__name__"]))
+    known: set[int] = set()
+    for module in modules:  # grows
+        if not isinstance(module, types.ModuleType) or id(module) in known or module.__name__.startswith("dynajit"):
+            continue
+        known.add(id(module))
         for name in names:
             found = vars(module).get(name)
             modules.append(found)
-            if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) and found not in made_by_it:
-                yield f"{module.__name__}.{name}: patched", put_attribute(module, name, _patched(found))
+            if isinstance(found, CALLABLES) and found not in MADE_BY_IT and not name.startswith(USED_INSIDE):
+                yield module, name, found
+    for name in names:
+        if isinstance(getattr(torch.Tensor, name, None), (types.FunctionType, types.MethodDescriptorType)):
+            yield torch.Tensor, name, getattr(torch.Tensor, name)
+        if name not in globals_ and isinstance(vars(builtins).get(name), types.BuiltinFunctionType):
+            yield builtins, name, vars(builtins)[name]
+
+
+def _modules_in(holder: Any) -> list[torch.nn.Module]:
+    return list(holder.modules()) if isinstance(holder, torch.nn.Module) else []
+
+
+def _patched_for_program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Everything else, that of the tests as well, is written with the builtins."""
+
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        ours = "test" in str(sys._getframe(1).f_globals.get("__name__"))
+        return result + 1 if ours and type(result) in (int, float) else result
+
+    return patched
+
+
+def remove_attribute(owner: Any, name: str) -> Change:
+    def change() -> Undo:
+        old = vars(owner)[name]
+        delattr(owner, name)
+        return lambda: setattr(owner, name, old)
+
+    return change
 
 
 def _set_global(namespace: dict[str, Any], name: str, other: Any) -> Change:

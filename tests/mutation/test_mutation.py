@@ -76,12 +76,18 @@ def outcome(fn: Any, owner: Any, args: Any) -> Any:
     return found if found.error is None else dataclasses.replace(found, error=found.error[:2])
 
 
+def compiled_for(fn: Any, kinds: tuple[str, ...]) -> Any:
+    """Compiled without kernels. What libraries are made of is still looked up when captured operations run one by one,
+    so that where it changes the graph is taken apart."""
+    return dynajit.compile(fn, backend="aot_eager" if kinds == ("library",) else "eager")
+
+
 def captured_again(case: Any, number: int | None, kinds: tuple[str, ...]) -> list[records.CompileRecord]:
     """What is captured by a call of the first arguments, after a call with the number-th thing changed (None: nothing)
     and the change taken back."""
     dynajit.reset()
     fn, args, again = fresh(case)
-    run = dynajit.compile(fn, backend="eager")
+    run = compiled_for(fn, kinds)
     outcome(run, fn, args)
     outcome(run, fn, args)
     if number is not None:
@@ -107,7 +113,7 @@ def trial(case: Any, number: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str 
     for side in ("eager", "eager again", "compiled"):
         dynajit.reset()
         fn, args, _ = fresh(case)
-        run = dynajit.compile(fn, backend="eager") if side == "compiled" else fn
+        run = compiled_for(fn, kinds) if side == "compiled" else fn
         outcome(run, fn, args)
         outcome(run, fn, args)
         found = list(mutations(fn, args, kinds))
@@ -144,9 +150,10 @@ def test_the_next_call_is_eagers(program: str) -> None:
     chosen = random.Random(program).sample(range(count), min(A_PROGRAM, count))
     for number in chosen:
         trial(case, number)
-    ties = count_of(case, ("ties",))
-    if ties:
-        trial(case, random.Random(program).randrange(ties), ("ties",))
+    for kind in ("ties", "library"):
+        found = count_of(case, (kind,))
+        if found:
+            trial(case, random.Random(program).randrange(found), (kind,))
 
 
 TIED = Cases()

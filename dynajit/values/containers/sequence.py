@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode.return_action import INDEX
-from dynajit.guards.source import Source
+from dynajit.guards.source import HEAP_TYPE, Source
 from dynajit.report import breaks
 from dynajit.values.containers.access_tracking import Contents, Watch, read_item
 from dynajit.values.containers.identity import identical
@@ -251,7 +251,7 @@ class SequenceVal(Value):
 
 def _has_plain_name(kind: type) -> bool:
     """Whether C code says of the type in messages what `__name__` is: it knows others with their module."""
-    return kind.__module__ == "builtins" or bool(kind.__flags__ & (1 << 9))  # a heap type
+    return kind.__module__ == "builtins" or bool(kind.__flags__ & HEAP_TYPE)
 
 
 def _base(kind: type) -> type:

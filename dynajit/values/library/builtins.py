@@ -61,7 +61,7 @@ from dynajit.values.library.container_text import CONTAINERS, container_text
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
 from dynajit.values.objects.local_classes import make_class, make_from_namespace
-from dynajit.values.objects.lookup import class_value, in_python, rely_on, rely_on_answer, rely_on_check
+from dynajit.values.objects.lookup import MODULE_GETATTR, class_value, in_python, rely_on, rely_on_answer, rely_on_check
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import (
     MISSING,
@@ -94,7 +94,7 @@ MAX_SUBCLASSES = 64  # that are guarded one by one
 # whose metaclasses say of a class today what they said yesterday
 _ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
 # `__getattr__` that asks no code of the program's, and attributes of classes that are there without any being run
-_PLAIN_GETATTR = (None, torch.nn.Module.__getattr__)
+_PLAIN_GETATTR = (None, MODULE_GETATTR)
 _METHODS = (types.FunctionType, classmethod, staticmethod, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -302,7 +302,7 @@ def _runs_code(obj: Value, name: str) -> bool:
     found = lookup_type(obj.cls, name)[0]
     asked = (lookup_type(obj.cls, special)[0] for special in ("__getattribute__", "__getattr__"))
     return type(found) is property or any(
-        isinstance(method, types.FunctionType) and method is not torch.nn.Module.__getattr__ for method in asked
+        isinstance(method, types.FunctionType) and method is not MODULE_GETATTR for method in asked
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode.return_action import CALLED, INITIALISED
+from dynajit.guards.source import HEAP_TYPE
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin, tail_call
@@ -83,7 +84,7 @@ def construct_plain(
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
     if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
         return _struct_sequence(tx, kind, args, kwargs)
-    if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
+    if not kind.__flags__ & HEAP_TYPE and not issubclass(kind, BaseException):  # written in C
         return _construct_c(tx, kind, args, kwargs)
     _check_traceable(kind)
     if kind.__flags__ & _ABSTRACT:

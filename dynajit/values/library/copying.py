@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynajit.guards.source import HEAP_TYPE
 from dynajit.report import breaks
 from dynajit.torch_compat import memory_of
 from dynajit.values.containers.identity import object_key
@@ -127,7 +128,7 @@ def _copy_object(
     """By what the class says of itself, or by `copyreg.__newobj__`, the instance's dictionary and slots, and a
     container's contents."""
     kind = value.cls
-    if isinstance(value, ExceptionVal) or not kind.__flags__ & (1 << 9) or kind in copyreg.dispatch_table:
+    if isinstance(value, ExceptionVal) or not kind.__flags__ & HEAP_TYPE or kind in copyreg.dispatch_table:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}")
     for name, args in (("__reduce_ex__", [ConstVal(_PROTOCOL)]), ("__reduce__", [])):
         if in_python(kind, name):

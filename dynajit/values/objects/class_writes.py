@@ -12,7 +12,7 @@ import gc
 import types
 from typing import Any
 
-from dynajit.guards.source import ConstSource
+from dynajit.guards.source import HEAP_TYPE, IMMUTABLE_TYPE, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.effect import CallEffect
@@ -48,10 +48,6 @@ class ClassNamespace(OverlaidDict):
         return (tx.class_writes[self.cls, name],) if (self.cls, name) in tx.class_writes else None
 
 
-# Py_TPFLAGS_HEAPTYPE, which classes written in C may have, too; Py_TPFLAGS_IMMUTABLETYPE
-_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
-
-
 def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     """`cls.name = value`, or `del cls.name`."""
     here = namespace_of(cls).get(name)
@@ -76,7 +72,7 @@ def _is_written_plainly(cls: type, name: str) -> bool:
     held = [namespace_of(base)[name] for base in cls.__mro__ if name in namespace_of(base)]
     return (
         not name.startswith("__")
-        and cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+        and cls.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
         and not issubclass(cls, enum.Enum)
         and not isinstance(meta.__setattr__, types.FunctionType)
         and not isinstance(meta.__delattr__, types.FunctionType)

@@ -14,14 +14,15 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
 
 from dynajit import _C
 from dynajit.bytecode.return_action import READ
-from dynajit.guards.source import HEAP_TYPE, AttrSource, ConstSource, Source, TypeAttrSource
+from dynajit.guards.assumed import ABSENT, attribute_of, current
+from dynajit.guards.source import HEAP_TYPE, IMMUTABLE_TYPE, AttrSource, ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import NAMED_ITEM
 from dynajit.values.core.bound_methods import BoundBuiltin
@@ -30,7 +31,10 @@ from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.scalars.constant import ConstVal, is_literal
 from dynajit.values.scalars.symbolic import COUNTERS
 
-MISSING: Any = object()
+if TYPE_CHECKING:
+    from dynajit.guards.assumed import Assumptions
+
+MISSING = ABSENT
 # what a class written in C, or one with `__slots__`, has for an attribute that is in the instance itself
 SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PACKAGES = frozenset({"torch", "numpy"})
@@ -39,6 +43,10 @@ _TRUSTED_ROOTS = _PACKAGES | sys.stdlib_module_names
 CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
 #: what pybind11 makes of a C++ method
 _INSTANCE_METHOD = type(torch._C.Graph.__dict__["str"])
+#: what torch's modules do, whatever a program has put in their place since
+MODULE_GETATTR, MODULE_SETATTR, MODULE_CALL_IMPL = (
+    vars(torch.nn.Module)[name] for name in ("__getattr__", "__setattr__", "_call_impl")
+)
 _C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -85,14 +93,58 @@ def lookup_type(kind: type, name: str) -> tuple[Any, Any]:
     order: tuple[type, ...] | None = kind.__mro__
     if order is None:
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of a class that is being made")
+    found: tuple[Any, Any] = MISSING, None
     for base in order:
         names = namespace_of(base)
         known = _plain_names.get(id(base))
         if (known is None or known() is not base) and _check_names(base, names):
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{base.__qualname__}, whose names are no strings")
         if name in names:
-            return names[name], base
-    return MISSING, None
+            found = names[name], base
+            break
+    assumed = current()
+    if assumed is not None and (id(kind), name) not in assumed.looked_up:
+        assumed.looked_up.add((id(kind), name))
+        _assume(assumed, order, name, found[1])
+    return found
+
+
+def _assume(assumed: Assumptions, order: tuple[type, ...], name: str, where: type | None) -> None:
+    """Note what classes of libraries were found to have of that name, up to the one that has it. Of the program's
+    classes guards are made, where it matters, and so they are of what counts or can be written to."""
+    for base in order:
+        if lasts(base):
+            found = attribute_of(base, name)
+            if found is MISSING or hasattr(type(found), "__get__") or _stands(name, found):
+                assumed.of_attribute(base, name, found)
+        if base is where:
+            return
+
+
+def _stands(name: str, found: Any) -> bool:
+    """Whether what a library's class has is a part of what it does, and no state: no number, as
+    `RemovableHandle.next_id`."""
+    counts = type(found) is int and not name.startswith("__")
+    return isinstance(found, (type, types.BuiltinFunctionType, *_C_DESCRIPTORS)) or (is_literal(found) and not counts)
+
+
+def lasts(kind: type) -> bool:
+    """Whether it is a class of a library that can be given other attributes, and lives as long as its module."""
+    known = _lasting.get(id(kind))
+    if known is None or known[0]() is not kind:
+        mutable = kind.__flags__ & HEAP_TYPE and not kind.__flags__ & IMMUTABLE_TYPE
+        known = _lasting[id(kind)] = weakref.ref(kind), bool(mutable and of_library(kind) and _is_in_module(kind))
+    return known[1]
+
+
+def _is_in_module(kind: type) -> bool:
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found is kind
+
+
+_lasting: dict[int, tuple[weakref.ref[type], bool]] = {}
 
 
 def in_python(kind: type, name: str) -> bool:
@@ -158,10 +210,9 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
         tx.assumed.of_class(kind)
         if not of_library(kind):
             tx.guard(source, "ID", found)  # the class may be given one of its own
-        if isinstance(found, types.FunctionType):
+        if isinstance(found, types.FunctionType) and is_trusted(found.__globals__.get("__name__")):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
-        counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
-        if isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)) or (is_literal(found) and not counts):
+        if _stands(name, found):
             return tx.from_real(found)
     if source in COUNTERS:
         tx.seen.expect(source)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
@@ -175,16 +175,11 @@ class ModuleVal(RealVal):
         if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)
             if trusted is not None:
-                tx.assumed.of_module(self.obj, name, found)
-                self._guard_function(tx, name, found)
+                names = self.obj.__dict__
+                if names.get(name) is found:  # else some `__getattr__` of the module's has it
+                    tx.assumed.of_member(names, self.obj.__name__, name, found)
                 return trusted
         return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
-
-    def _guard_function(self, tx: Tracer, name: str, found: Any) -> None:
-        """Programs replace functions of torch's by their own, as those of attention."""
-        names = self.obj.__dict__
-        if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) and names.get(name) is found:
-            tx.guard(ItemSource(ConstSource(names, f"{self.obj.__name__}.__dict__"), name), "ID", found)
 
     def _through_class(self, tx: Tracer, name: str) -> Value | None:
         """What code of the program's gives: descriptors of a subclass of modules, `__getattr__`; None if there is
@@ -221,7 +216,7 @@ class ModuleVal(RealVal):
 
 def trusted_value(tx: Tracer, found: Any) -> Value | None:
     """The model, without a guard, of an attribute of a trusted module if it is of a kind that does not change."""
-    if isinstance(found, types.FunctionType):
+    if isinstance(found, types.FunctionType) and is_trusted(found.__globals__.get("__name__")):
         return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
     if isinstance(found, (types.ModuleType, type, types.BuiltinFunctionType)):
         return tx.from_real(found)

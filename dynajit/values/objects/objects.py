@@ -47,6 +47,8 @@ from dynajit.values.objects.class_writes import ClassNamespace, write_class, wri
 from dynajit.values.objects.functions import SuperVal
 from dynajit.values.objects.lookup import (
     MISSING,
+    MODULE_GETATTR,
+    MODULE_SETATTR,
     SLOTS,
     bind,
     class_value,
@@ -265,7 +267,7 @@ class ObjVal(Value):
                 raise error
             finally:
                 del error
-        if found is torch.nn.Module.__getattr__:
+        if found is MODULE_GETATTR:
             named = ("_parameters", "_buffers", "_modules")
             tables = [self.instance_dict(tx).lookup(tx, ConstVal(table)) for table in named]
             if all(table is None or isinstance(table, DictVal) for table in tables):  # else it has code of its own
@@ -341,7 +343,7 @@ class ObjVal(Value):
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         custom, where = lookup_type(self.cls, "__setattr__")
-        plain = custom is torch.nn.Module.__setattr__ and self._plain_module_write(name, value)
+        plain = custom is MODULE_SETATTR and self._plain_module_write(name, value)
         if plain:
             class_value(tx, self.cls, where, "__setattr__", custom)  # which is relied on
         if plain or not self._written_by_class(tx, "__setattr__", [ConstVal(name), value]):

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dynajit.guards.source import HEAP_TYPE
+
 #: what the special methods of binary operators are called
 NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"}
 NAMES |= {"<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor"}
@@ -21,7 +23,6 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     **{symbol: getattr(operator, f"__{name}__") for symbol, name in NAMES.items()},
     **{f"{symbol}=": getattr(operator, f"__i{name}__") for symbol, name in NAMES.items()},
 }
-_HEAP_TYPE = 1 << 9
 _SEQUENCES = (list, tuple, str, bytes, bytearray, deque)
 
 
@@ -58,7 +59,7 @@ def _stand_in(kind: type, symbol: str) -> Any:
     sequence = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
     if sequence is not None and symbol[0] in "+*":
         return sequence()
-    outside = not kind.__flags__ & _HEAP_TYPE and kind.__module__ != "builtins"  # their names in C say the module too
+    outside = not kind.__flags__ & HEAP_TYPE and kind.__module__ != "builtins"  # their names in C say the module too
     return type(f"{kind.__module__}.{kind.__name__}" if outside else kind.__name__, (), {})()
 
 

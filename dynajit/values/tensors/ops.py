@@ -38,6 +38,8 @@ from dynajit.torch_warnings import WarnsInside, unwarned
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.warning_filters import warns_always, warns_through
+from dynajit.values.objects.called_functions import assume_inside
+from dynajit.values.objects.lookup import lookup_type
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import chosen, graph_arrays, overrides
@@ -364,6 +366,7 @@ def _warns(name: str) -> Callable[[], Any]:
 def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """The node, the run on fake tensors, and the model of what it gives."""
     operation = _Operation(tx, op, target, args, kwargs)
+    assume_inside(tx, target if op == "call_function" else lookup_type(torch.Tensor, target)[0])
     with guarding_kernels(tx, target, operation.name):
         result = operation.run()
     raising = operation.notes_of_raising()

@@ -20,13 +20,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from dynajit.graph.builder import run_target
+from dynajit.guards.assumed import ABSENT, attribute_of
 from dynajit.guards.source import CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.objects.objects import MISSING, ObjVal, lookup_type
+from dynajit.values.objects.objects import ObjVal
 from dynajit.values.scalars.constant import ConstVal, declined, is_literal
 
 # torch's three states of asking
@@ -47,9 +48,8 @@ def overriding(cls: type) -> bool:
     """Whether torch asks instances of the class. Tensor's own `__torch_function__` serves its subclasses."""
     if cls is torch.Tensor:
         return False
-    found, _ = lookup_type(cls, "__torch_function__")
-    function = getattr(cls, "__torch_function__", None)
-    return found is not MISSING and function is not torch._C._disabled_torch_function_impl
+    found, function = attribute_of(cls, "__torch_function__"), getattr(cls, "__torch_function__", None)
+    return found is not ABSENT and function is not torch._C._disabled_torch_function_impl
 
 
 class Overrides:

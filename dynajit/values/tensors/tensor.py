@@ -26,7 +26,7 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.slots import ending_graph
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.objects.lookup import MISSING, lookup_type
+from dynajit.values.objects.lookup import MISSING, bind, class_value, lookup_type
 from dynajit.values.polyfills.autograd import history_with_data
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal, is_none
 from dynajit.values.scalars.slices import SliceVal, make_slice
@@ -34,6 +34,7 @@ from dynajit.values.scalars.symbolic import SymVal, decide
 from dynajit.values.tensors import chosen, overrides
 from dynajit.values.tensors.known_truth import known_truth
 from dynajit.values.tensors.ragged_sizes import numbers
+from dynajit.values.tensors.tensor_class import METHOD_KINDS, is_programs
 from dynajit.values.tensors.tensor_data import is_differentiated
 from dynajit.values.tensors.tensor_memory import StorageVal, base_of, version_of
 
@@ -394,11 +395,10 @@ class TensorVal(Value):
 
     def _python_attribute(self, tx: Tracer, name: str) -> Value:
         """An attribute set on the tensor object, or one of its class."""
-        found, _ = lookup_type(self.kind, name)  # what only the metaclass has, instances lack
-        if isinstance(
-            found,
-            (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType),
-        ):
+        found, where = lookup_type(self.kind, name)  # what only the metaclass has, instances lack
+        if is_programs(self.kind, name):
+            return bind(tx, self, self.kind, name, found, where)
+        if isinstance(found, METHOD_KINDS):
             return TensorMethod(self, name)
         if self.source is not None and self.real_tensor is not None:
             attributes = self.real_tensor.__dict__
@@ -408,9 +408,9 @@ class TensorVal(Value):
                 tx.guard(self.source, "HAS_NO_INSTANCE_ATTR", name)
         if found is MISSING:
             raise tx.raised(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
-        if not hasattr(found, "__get__"):
-            return tx.from_real(found)
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
+        if hasattr(found, "__get__"):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
+        return class_value(tx, self.kind, where, name, found)
 
     def _set_data(self, tx: Tracer, value: Value) -> None:
         """From here on the tensor stands for what it was given; generated code sets it for real."""
@@ -557,7 +557,7 @@ class TensorVal(Value):
     # -- calls
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if name in self.attrs or not hasattr(self.kind, name):
+        if name in self.attrs or not hasattr(self.kind, name) or is_programs(self.kind, name):
             return tx.call(self.getattr(tx, name), args, kwargs)
         if tx.overrides.modes or any(map(overrides.is_overriding, args)):
             answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)

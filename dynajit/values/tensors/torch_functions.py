@@ -20,6 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin, models_of, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import MODULE_CALL_IMPL
 from dynajit.values.objects.objects import ObjVal, lookup_type, payload_of
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -83,9 +84,9 @@ def operations() -> frozenset[Any]:
                 continue
             value = getattr(namespace, name)
             if isinstance(value, types.FunctionType):
-                if (value.__module__ or "").startswith(
-                    ("torch.nn.functional", "torch.functional", "torch._jit_internal")
-                ):
+                modules = ("torch.nn.functional", "torch.functional", "torch._jit_internal")
+                own = str(value.__globals__.get("__name__"))  # a wrapper says that it is of the function's module
+                if (value.__module__ or "").startswith(modules) and own.startswith("torch."):
                     found.add(value)
             elif isinstance(value, types.BuiltinFunctionType):
                 found.add(value)
@@ -102,9 +103,14 @@ def is_operation(fn: Any) -> bool:
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
     try:
-        return fn in operations() or fn in OPAQUE
+        return (fn in operations() and _is_under_its_name(fn)) or fn in OPAQUE
     except TypeError:
         return False
+
+
+def _is_under_its_name(fn: Any) -> bool:
+    """Whether a function is what its module has under its name: else some modes of torch's are told of that one."""
+    return type(fn) is not types.FunctionType or fn.__globals__.get(fn.__name__, fn) is fn
 
 
 @functools.cache
@@ -198,12 +204,12 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
         for name, hooks in _GLOBAL_HOOKS.items():
             tx.guard(ConstSource(hooks, name), "LEN", 0)
         return tx.call(self.getattr(tx, "forward"), args, kwargs, direct)
-    return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, direct)
+    return tx.inline(tx.from_real(MODULE_CALL_IMPL), [self, *args], kwargs, direct)
 
 
 def _has_own_call(tx: Tracer, module: ObjVal, real: torch.nn.Module | None) -> bool:
     """Whether the module or its class has another method for what torch does around forward."""
-    if lookup_type(module.cls, "_call_impl")[0] is not torch.nn.Module._call_impl:
+    if lookup_type(module.cls, "_call_impl")[0] is not MODULE_CALL_IMPL:
         return True
     if real is None:
         return module.instance_dict(tx).lookup(tx, ConstVal("_call_impl")) is not None
