@@ -161,7 +161,11 @@ def test_constants_are_on_the_device(mode: str) -> None:
                 else:
                     for one in made:
                         one.fill_(0)  # the next call has others
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.no_grad():
+    compiled = dynajit.compile(carried, mode=mode, fullgraph=True)
+    x = torch.randn(16, 8, device="cuda")
+    for _ in range(3):
+        compiled(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         compiled(x)
     assert "cudaStreamSynchronize" not in {event.key for event in profile.key_averages()}
 
