@@ -40,6 +40,12 @@ static bool stands_alone(const Instruction *leaf)
     }
 }
 
+static bool reads_a(Op op)
+{
+    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE && op != OP_ASSUMED
+           && op != OP_RELATION && op != OP_PREDICATE_OF_MANY;
+}
+
 /* Finds the leaf of a guard, if its slot is a local or what a cell among the locals contains. */
 static void suspect_guard(GuardProgram *self, int guard)
 {
@@ -54,7 +60,7 @@ static void suspect_guard(GuardProgram *self, int guard)
             continue;
         }
         const Instruction *access = NULL;
-        if (leaf->a >= self->n_locals) {
+        if (reads_a(leaf->op) && leaf->a >= self->n_locals) {
             for (access = self->instructions; access->op > OP_LAST_ACCESS || access->a != leaf->a; access++) {
             }
             if (access->op != OP_CELL_CONTENTS || access->b >= self->n_locals) {
@@ -271,12 +277,6 @@ static bool reads_b(Op op)
 {
     return op == OP_SAME_OBJECT
         || (op < OP_LAST_ACCESS && op != OP_CONST && op != OP_CONST_WEAK && op != OP_GLOBAL && op != OP_TOGETHER);
-}
-
-static bool reads_a(Op op)
-{
-    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE && op != OP_ASSUMED
-        && op != OP_RELATION && op != OP_PREDICATE_OF_MANY;
 }
 
 static int check_slots(const Instruction *instruction, Py_ssize_t n_slots)
