@@ -113,15 +113,13 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
     ) -> _C.Variant | None:
         try:
             return _capture(session, code, function, values, reasons)
-        except Unsupported as error:
-            if begins_in_block(function):
-                return raising_variant(session, function, error)
-            # it is about the program's lines, which it names; how the interpreter came there says nothing
-            raise error.with_traceback(None) from None
         except BaseException as error:
             if begins_in_block(function):
                 return raising_variant(session, function, error)
-            raise
+            if not isinstance(error, Unsupported):
+                raise
+            # it is about the program's lines, which it names; how the interpreter came there says nothing
+            raise error.with_traceback(None) from None
 
     session.capture = capture
     return capture
@@ -302,9 +300,8 @@ class FrameCapture:
         tx.compiling_answer = self.answers.compiling
         tx.seen.traces += 1
         tx.graph.shapes.fullgraph, tx.graph.shapes.differed = self.session.choices.fullgraph, tx.seen.differed
-        # guarded state was read
         with overrides.stack_put_away(), rules.no_saved_tensor_hooks(), masks_put_back(), recording(tx.assumed):
-            return self._run(tx)
+            return self._run(tx)  # guarded state was read before
 
     def _run(self, tx: Interpreter) -> _C.Variant | None:
         frame = self._frame(tx)
