@@ -236,19 +236,21 @@ def check_kernels(seed: int) -> str | None:
                 lower_graph.forget()
         except Exception as error:
             return f"{type(error).__name__}: {error}\n{text}"
+    single = "float32" in text
     for at, (a, e, m) in enumerate(zip(actual, expected, meant, strict=True)):
         if a.shape != e.shape or a.dtype != e.dtype or (a.stride() != e.stride() and a.numel() and 1 not in a.shape):
             return f"output {at}: {a.dtype} {a.shape} {a.stride()}, eager {e.dtype} {e.shape} {e.stride()}\n{text}"
-        if not _close(a, m.expand(a.shape)):
+        if not _close(a, m.expand(a.shape), single):
             return f"output {at}: {a}\ninterpreter {m}\n{text}"
         halves = any(x.dtype in FLOATS[2:] for x in (e, *inputs)) or "16" in text
-        if not halves and not _close(a, e):
+        if not halves and not _close(a, e, single):
             return f"output {at}: {a}\neager {e}\n{text}"
     return None
 
 
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _close(a: torch.Tensor, b: torch.Tensor, single: bool) -> bool:
+    """`single`: something may have been rounded to float32 on the way."""
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
-    loose = {torch.float64: 1e-9, torch.float32: 2e-4}.get(a.dtype, 3e-2)
+    loose = {torch.float64: 2e-4 if single else 1e-9, torch.float32: 2e-4}.get(a.dtype, 3e-2)
     return torch.allclose(a.double(), b.double(), rtol=loose, atol=loose, equal_nan=True)
