@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import keyword
 import linecache
 import logging
 import pathlib
@@ -540,7 +541,18 @@ def _called_by_name(function: Any) -> Any:
     under = [vars(place).get(function.__name__) for place in places if place is not None]
     if any(found is function for found in under) or not any(under):
         return function
+    return _in_python(function)
 
+
+def make_writable(gm: torch.fx.GraphModule) -> None:
+    """Have Python text of the graph call operators whose overload is a word of Python's own (`aten.random.from`)."""
+    for node in gm.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and keyword.iskeyword(node.target._overloadname):
+            node.target = _in_python(node.target)
+    gm.recompile()
+
+
+def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
     def original(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 

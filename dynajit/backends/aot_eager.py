@@ -13,14 +13,14 @@ import torch
 from dynajit.aot import compile_joint
 from dynajit.backends.registry import register_backend
 from dynajit.graph.meta import notes
-from dynajit.torch_compat import copy_version_exempt
+from dynajit.torch_compat import copy_version_exempt, make_writable
 
 
 def _run_op_by_op(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: str) -> Callable[..., Any]:
     for node in gm.graph.nodes:
         if notes(node).version_exempt:
             node.target = copy_version_exempt
-    gm.recompile()
+    make_writable(gm)
     return gm.forward
 
 

@@ -35,6 +35,7 @@ from dynajit.loopir.registry import LOWERINGS
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 from dynajit.runtime.plan_sizes import TooLarge
+from dynajit.torch_compat import make_writable
 
 # option -> the values it takes, the default first
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -408,6 +409,7 @@ def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -
 
 
 def _run_op_by_op(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    make_writable(gm)
     return gm.forward
 
 
