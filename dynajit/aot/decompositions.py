@@ -96,8 +96,7 @@ def _own_table(device: str, eager_rounding: bool) -> Decompositions:
         pointwise = sixteen_bits.with_rounding(pointwise)
     if device == "cpu" and entropy in pointwise:
         pointwise[entropy] = _refusing(pointwise[entropy])
-    of_norms = CPU_RULES | group_norm.CPU_RULES
-    own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else of_norms)}
+    own = RULES if device != "cpu" else {**_OWN, **mixed_norms.rules(), **({} if eager_rounding else CPU_RULES)}
     if device != "cpu":
         own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES | weight_norm.RULES)}
     table: Decompositions = {**pointwise, **others, **_CODEGEN, **own, **foreach.RULES}

@@ -1,6 +1,6 @@
 """Group norm in terms of sums over channels: of large groups on GPUs, of few neighbouring channels on CPUs.
 
-In:  nothing. Out: `RULES` for GPUs and `CPU_RULES`, tables operator -> decomposition.
+In:  nothing. Out: `RULES`, a table operator -> decomposition, for GPUs; `group_norm_of_channels`, one for CPUs.
 On GPUs groups are few, and one that is too large for a program would be read twice for its statistics and once more.
 Here the sums of each channel are found first, all in one pass and by as many programs as there are channels at least,
 in either layout; those of a group are sums of few of them. Both are of distances to the group's first element, which
@@ -52,7 +52,7 @@ def _group_norm(
     return y.to(x.dtype), mean.view(batch, groups).to(x.dtype), rstd.view(batch, groups).to(x.dtype)
 
 
-def _group_norm_of_channels(
+def group_norm_of_channels(
     x: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -62,6 +62,7 @@ def _group_norm_of_channels(
     groups: int,
     eps: float,
 ) -> Any:
+    """The decomposition of aten.native_group_norm for CPUs."""
     sizes = (*x.shape, batch, channels, places)
     known = all(type(size) is int for size in sizes) and batch * places > 0 and x.dtype != torch.float64
     if not known or channels // groups >= VECTOR or channels < VECTOR or not _lies_by_channels(x):
@@ -97,4 +98,3 @@ def _from_torch() -> Callable[..., Any]:
 
 
 RULES: dict[Any, Callable[..., Any]] = {aten.native_group_norm.default: _group_norm}
-CPU_RULES: dict[Any, Callable[..., Any]] = {aten.native_group_norm.default: _group_norm_of_channels}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from dynajit.aot.passes.group_norm import group_norm_of_channels
 from dynajit.op_facts import LOW_PRECISION
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ def rules() -> dict[Any, Callable[..., Any]]:
         aten.native_layer_norm.default: _widened(aten.native_layer_norm.default, 1, _unchanged),
         aten.native_layer_norm_backward.default: _by_torch(aten.native_layer_norm_backward.default, 2),
         aten._native_batch_norm_legit.no_stats: _by_torch(aten._native_batch_norm_legit.no_stats, 1),
-        aten.native_group_norm.default: _by_torch(aten.native_group_norm.default, 1),
+        aten.native_group_norm.default: _widened(aten.native_group_norm.default, 1, group_norm_of_channels),
         aten.native_group_norm_backward.default: _by_torch(aten.native_group_norm_backward.default, 2),
     }
 

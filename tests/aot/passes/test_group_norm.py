@@ -14,7 +14,6 @@ import dynajit
 from dynajit.aot.passes import group_norm
 
 RULE = group_norm.RULES[torch.ops.aten.native_group_norm.default]
-CPU_RULE = group_norm.CPU_RULES[torch.ops.aten.native_group_norm.default]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -32,7 +31,7 @@ def test_as_torch_on_cpus(
     layout: torch.memory_format, dtype: torch.dtype, vector: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_norm, "VECTOR", vector)
-    check(CPU_RULE, layout, dtype)
+    check(group_norm.group_norm_of_channels, layout, dtype)
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 5, 7), (1, 16, 3, 4, 5), (2, 32, 1, 1), (3, 16, 6, 1)])
